@@ -34,8 +34,8 @@ def holds_answer(normalised_text: str, answers: Sequence[str]) -> bool:
 
 
 def passage_holds(body: str, answers: Sequence[str], kind: AnswerKind, patterns: Patterns, question: str) -> bool:
-    """True if a passage contains an answer: as whole words, both normalised, or, for regular expressions, a match
-    anywhere in it. `patterns` records faulty expressions under the question's id."""
+    """True if a passage contains an answer as whole words, both normalised. A regular expression may match anywhere in
+    the passage; `patterns` records faulty expressions under the question's id."""
     if kind == "regex":
         return patterns.found_in(body, answers, question)
     return holds_answer(normalise_answer(body), answers)

@@ -1,7 +1,7 @@
 """Assemble a prepared corpus from its source; `store.py` describes the layout.
 
 Memory grows with the text only by 64-bit hashes of documents, articles and passages, 17 to 35 bytes each, which
-recognise copies. Questions are held, and the words if a vocabulary is learned.
+recognise copies. Questions stay in memory, and so do words if a vocabulary is learned.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Assembly:
             self._patches += len(patches)
 
     def _with_patches(self, cut: Cut) -> pa.RecordBatch:
-        """Return the passages of a cut. Its patches are written after those of earlier cuts, and their ids shifted."""
+        """Write the patches of a cut after those of earlier cuts. Return the passages, their patch ids shifted."""
         bodies, before = cut.passages["bodies"], self._patches
         if cut.patches is None:
             return cut.passages

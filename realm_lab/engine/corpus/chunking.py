@@ -30,19 +30,19 @@ _MARKS = re.compile(r"(?:\[[^\[\]\n]{1,60}\])+")
 # An item of a list, with its further lines that start in lower case.
 _ITEM = re.compile(r"^[ \t]*(?P<mark>[-*•·‣▪◦–—]|\(?\w{1,3}[.)]).*(?:\n[ \t]*[a-z].*)*", re.MULTILINE)
 
-# A character that separates words for BERT's tokenizer, which deletes the listed blanks and so joins words.
+# Any character except the blanks that BERT's tokenizer deletes: a gap of only these does not separate words.
 _BLANK = re.compile(r"[^\x0b\x0c\x1c-\x1f\x85]")
 
-# The splitter panics at these line ends. A line feed replaces them, which has the same length in characters.
+# The splitter panics at these line ends. They are replaced by a line feed, which is one character too.
 _LINE_ENDS = "\u2028", "\u2029", "\x85"
-LANGUAGE = "en"  # whose rules cut the sentences of any language
+LANGUAGE = "en"  # the rules that cut texts of any language
 
 
 def split_sentences(text: str) -> list[tuple[int, int]]:
     """Character offsets (start, end) of the sentences of `text`, in order.
 
     Sentences are not empty, have no outer blanks, do not overlap, and leave out nothing but blanks.
-    Two of them always have a blank between them, unless the writing has none (Chinese, Japanese).
+    Neighbours always have a blank between them, unless the writing has no blanks (Chinese, Japanese).
     """
     sentences: list[tuple[int, int]] = []
     lines = text
@@ -119,8 +119,8 @@ def cut_passages(
 
     `title_tokens` and `sentence_tokens` count wordpieces without special tokens; a passage has at most `max_tokens`,
     title and special tokens included. A body is the exact slice from its first to its last sentence. A sentence over
-    the limit is a separate passage, whose end no encoder will see: it is counted in `dropped` with its wordpieces.
-    Text without any wordpieces is left out and counted.
+    the limit is a separate passage, whose end no encoder will see; `dropped` counts it and its wordpieces
+    over the limit. Text without any wordpieces is left out and counted.
     """
     budget = max_tokens - SPECIAL_TOKENS - title_tokens
     for number, (first, last) in enumerate(pack_sentences(sentence_tokens, budget)):

@@ -26,19 +26,19 @@ HELD_OUT_SHARE = 0.02  # of the sentences of file corpora: half for development,
 MIN_SENTENCE_WORDPIECES = 6
 MISALIGNED_SPAN = "salient span that no wordpiece matches"
 PARTS = ("sentences", "cloze_dev", "cloze_test")
-OF_UPDATE = " (second version)"  # ends the reasons to drop in a corpus update
+OF_UPDATE = " (second version)"  # end of the reasons for dropping in a corpus update
 
 Article = list[Document]  # neighbouring documents of one article
-Asked = tuple[Question, Sequence[str], list[int]]  # with its answers after the corpus update and its gold rows
+Asked = tuple[Question, Sequence[str], list[int]]  # a question, its answers after the corpus update, its gold rows
 Kind = Literal["passages", "passages and sentences", "sentences"]
 PASSAGE_COLUMNS = pa.schema([field for field in Passages.COLUMNS if field.name != "articles"])
 
 
 class Cut(NamedTuple):
-    """Passages and sentences cut from some articles: rows as they are stored, except the `articles` of the passages."""
+    """Passages and sentences cut from some articles: the columns of the store, without `articles` of the passages."""
 
     passages: pa.RecordBatch  # PASSAGE_COLUMNS; empty if only sentences were asked for
-    sentences: dict[str, pa.RecordBatch]  # of each of PARTS; `origins` are rows of `passages`, or NO_ROW
+    sentences: dict[str, pa.RecordBatch]  # by part (PARTS); `origins` are rows of `passages`, or NO_ROW
     dropped: Counter[str]
     patches: np.ndarray | None = None  # of the pictures; their ids here start at the vocabulary's size
 
@@ -61,7 +61,7 @@ class _RawSentence(NamedTuple):
     tokens: list[int]
     origin: int  # row of its passage, or NO_ROW
     identity: str  # decides whether it is held out
-    context: str  # its article
+    context: str  # the text of its article
     given: tuple[Span, ...] | None  # its salient spans, if the document names them
 
 
@@ -148,7 +148,7 @@ class Cutter:
     def _part(
         self, ids: list[int], placed: PlacedSpans, identity: str, dropped: Counter[str]
     ) -> tuple[str, PlacedSpans] | None:
-        """Return the part that a sentence belongs to, and its spans there; None if it cannot be a query."""
+        """Return a sentence's part and spans, one span if it is held out; None if the sentence cannot be a query."""
         share = derive_seed(0, "held-out", identity) / 2**63
         held_out = share < HELD_OUT_SHARE
         if not is_fit(ids, placed.spans, self._sentence_length, dropped, needs_span=held_out):
@@ -195,7 +195,7 @@ def is_fit(
 
 def encode_bodies(tokenizer: Tokenizer, bodies: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
     """Return the ids and the character offsets of the wordpieces of passages. A tokenizer that marks blanks gets each
-    sentence separately, as in cutting, since a sentence without a blank before it (Chinese, Japanese) would differ."""
+    sentence separately, as in cutting: one without a blank before it (Chinese, Japanese) would differ in a body."""
     if blank_kind(tokenizer) is None:
         return [(encoding.ids, encoding.offsets) for encoding in encode_batch_plain(tokenizer, bodies)]
     found = []
@@ -209,7 +209,7 @@ def encode_bodies(tokenizer: Tokenizer, bodies: Sequence[str]) -> list[tuple[lis
 
 
 def place_spans(encoder: WordEncoder, text: str, spans: Sequence[Span], dropped: Counter[str]) -> PlacedSpans:
-    """Return the wordpieces of the spans of a text that was just encoded; spans that do not align are counted."""
+    """Return the spans of a text, just encoded by `encoder`, as wordpieces; `dropped` counts those that match none."""
     if not spans:
         return PlacedSpans([], [])
     placed = encoder.place_spans(text, [(span.start, span.end) for span in spans])

@@ -11,8 +11,8 @@
 
 Months may be shortened (Jan., Sept) and any dash will do for "-". A bare year is a number from 1000 to 2099 that is
 not part of a longer number, not money and not followed by a unit ("1500 km", "2000 people").
-Missed: bare months and weekdays (those are names to the tagger), "yesterday", "Christmas 1914" (only its year),
-times of day, years below 1000 without an era; wrong: counts from 1000 to 2099 without a unit after them.
+Missed: bare months and weekdays (which the tagger takes for names), "yesterday", "Christmas 1914" (only its year),
+times of day, years below 1000 without an era. Found by mistake: counts from 1000 to 2099 without a unit after them.
 """
 
 from __future__ import annotations

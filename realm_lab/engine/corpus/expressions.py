@@ -40,8 +40,8 @@ class Expression:
 
 
 def matches_from(beginning: Expression, whole: Expression, text: str) -> Iterator[Any]:
-    """Return the matches of `whole` in order, not overlapping. A match starts n characters before a match of
-    `beginning`, n being the number of the last group in that match (0: no group)."""
+    """Return the matches of `whole` in order, not overlapping. Each starts at a match of `beginning`, or n
+    characters before it, if n is the number of the last group in that match."""
     match, position = whole.of(text).match, 0
     for start_of in beginning.of(text).finditer(text):
         start = start_of.start() - (start_of.lastindex or 0)

@@ -33,7 +33,7 @@ from realm_lab.engine.params.sections import identity_values
 from realm_lab.errors import UserError
 from realm_lab.records.files import digest_file
 
-FILE_ROLES: dict[str, Split | None] = {  # role -> the split that is read of its files
+FILE_ROLES: dict[str, Split | None] = {  # parameter of corpus.files -> split of its questions; None: documents
     **dict.fromkeys(("knowledge", "knowledge_updated", "pretrain")),
     **{f"questions_{split}": split for split in SPLITS},
 }
@@ -132,10 +132,10 @@ class FilesCorpus(TextSource):
     def known_questions(self, split: Split, known: Set[str]) -> list[Question]:
         """Questions of a split, an even sample of them if a maximum is given.
 
-        `known` are the documents of `asked_documents` that are in the corpus. A question loses its `document` if this
-        is not known. A question from a knowledge file is left out if none of its documents is in the corpus
-        (`max_articles`, `drop_pages`). One from another file stays, without a gold document. UserError: files are
-        named, and none of their questions is left, or a file of judgements names a document that no file has.
+        `known` are the documents of `asked_documents` that are in the corpus. A question loses a `document` that is
+        not known. A question from a knowledge file is left out if none of its documents is in the corpus
+        (`max_articles`, `drop_pages`). A question from another file stays, without a gold document. UserError: files
+        are named, and none of their questions is left, or a file of judgements names a document that no file has.
         """
         names: list[str] = getattr(self._files, f"questions_{split}")
         maximum = {"train": self._files.max_train_questions, "test": self._files.max_test_questions}.get(split)
@@ -177,7 +177,7 @@ class FilesCorpus(TextSource):
 
 
 def _judgements(files: Files) -> Iterator[tuple[str, list[str]]]:
-    """Yield the digests of files of judgements and of their queries, by split and name."""
+    """Yield (split and name, digests) of each file of judgements and its file of queries."""
     for split in SPLITS:
         for file in input_files(*getattr(files, f"questions_{split}"), split=split):
             if QRELS in str(file.path) and find_reader(file.path).judged_at:
@@ -194,13 +194,13 @@ def nothing_kept(dropped: Dropped) -> str:
 def is_orqa_dev(question: str) -> bool:
     """True if a training question is one of ORQA's development questions (code: create_data_splits).
 
-    TensorFlow's `to_hash_bucket_fast(question, 100000)`, which is FarmHash's Fingerprint64 of the exact text,
-    is 0 modulo 10."""
+    The test is TensorFlow's `to_hash_bucket_fast(question, 100000) % 10 == 0`, the hash being FarmHash's
+    Fingerprint64 of the exact text."""
     return fingerprint64(question.encode()) % 100_000 % 10 == 0
 
 
 def evenly_spaced(questions: list[Question], maximum: int | None, dropped: Counter[str]) -> list[Question]:
-    """Return at most `maximum` questions, evenly spaced over the list, in its order; count the others."""
+    """Return at most `maximum` questions, evenly spaced over the list, in its order; `dropped` counts the others."""
     if maximum is None or len(questions) <= maximum:
         return questions
     dropped["question: not in the sample"] += len(questions) - maximum

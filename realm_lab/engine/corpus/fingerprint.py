@@ -1,6 +1,6 @@
 """FarmHash's Fingerprint64: ORQA splits the questions of WebQuestions and CuratedTREC with it.
 
-The numbers of `farmhashna::Hash64` (Pike, Google, 2014), which are the same on every machine. TensorFlow takes them for
+It gives the numbers of `farmhashna::Hash64` (Pike, Google, 2014) on every machine. TensorFlow uses these numbers for
 `to_hash_bucket_fast`. A test compares them with the package `cityhash`, which has no wheels for Python 3.14.
 """
 

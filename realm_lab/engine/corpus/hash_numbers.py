@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-MOST_USED = 0.7  # of the slots; above that, their number doubles
+MOST_USED = 0.7  # share of the slots; if more are used, the number of slots doubles
 
 
 class HashNumbers:

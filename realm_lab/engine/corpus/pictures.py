@@ -1,7 +1,7 @@
 """Pictures as passages: cut into square patches, whose ids follow those of the wordpieces.
 
 A passage that is a picture has no text. Its wordpieces are the ids V, V+1, ... of patches (V words in the vocabulary),
-row by row, and `sentence_starts` has the start of each row. One file of a prepared corpus has the pixels of all.
+row by row, and `sentence_starts` has the start of each row. One file of a prepared corpus has all their pixels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from PIL import Image, UnidentifiedImageError
 from realm_lab.errors import UserError
 
 SIDE = 16  # pixels of a patch (Dosovitskiy et al. 2021)
-PICTURE_SIZE = 64  # pixels on a side to which image files are scaled
+PICTURE_SIZE = 64  # side in pixels that image files are scaled to
 PATCH_VALUES = SIDE * SIDE * 3
 MOST_PIXELS = 1 << 26  # of a file: 8192 x 8192
 

@@ -26,7 +26,7 @@ from realm_lab.errors import UserError
 from realm_lab.records.files import atomic_write
 
 RUN_CHARACTERS = 400_000  # of text that a process is given at once
-PICTURE_CHARACTERS = 8000  # that a picture counts as, since the pixels of a run are held in memory
+PICTURE_CHARACTERS = 8000  # that one picture counts as, since the pixels of a run are held in memory
 AHEAD = 2  # runs that wait beyond those that are being cut
 DROPPED, PATCHES = b"dropped", "patches"  # names in the file of a cut
 
@@ -110,7 +110,7 @@ def _start(make_cutter: Callable[[], Cutter]) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this worker when its parent is killed; it would wait for ever."""
+    """End this worker when its parent is killed; otherwise it would wait for ever."""
     parent = multiprocessing.parent_process()
     assert parent is not None, "the pool started us"
     parent.join()

@@ -62,13 +62,13 @@ class Question(NamedTuple):
     groups: tuple[str, ...] = ()  # question groups with separate scores, such as "relation_held_out"
     path: tuple[int, ...] = ()  # rows of the passages that lead to the answer, in order, if it takes several
     judged: tuple[tuple[str, int], ...] = ()  # documents or passages (ID/N), and their relevance; 0: a hard negative
-    relevance: tuple[tuple[int, int], ...] = ()  # `judged`, as rows of the corpus; row -1: not in the corpus
-    evidence: tuple[str, ...] = ()  # ids of documents that support the answer; others may hold its words by chance
-    supporting: tuple[int, ...] = ()  # rows of the passages of `evidence` that hold an answer, or of all if none does
+    relevance: tuple[tuple[int, int], ...] = ()  # `judged` as (row of the corpus, relevance); row -1: not in it
+    evidence: tuple[str, ...] = ()  # ids of documents that support the answer, not only hold its words by chance
+    supporting: tuple[int, ...] = ()  # rows of passages of `evidence`: those that hold an answer; all if none does
 
     @property
     def gold_documents(self) -> tuple[str, ...]:
-        """The documents that are known to answer it."""
+        """The documents that are known to answer the question."""
         found = () if self.document is None else (self.document,)
         return *found, *(document for document, relevance in self.judged if relevance > 0)
 

@@ -35,7 +35,7 @@ def only_recurring(sentences: Sentences, corpus: Iterable[Sentences], least: int
 
 
 def _spans(sentences: Sentences, unknown: int) -> Iterable[tuple[int, Span]]:
-    """Return (row, wordpieces) of each salient span, in order; one with an unknown word gets its position instead."""
+    """Return (row, wordpieces) of each salient span, in order; a span with an unknown word has its position instead."""
     for row in range(len(sentences)):
         for first, end in sentences.salient_spans(row):
             pieces = np.asarray(sentences.tokens[row][first:end])
@@ -43,7 +43,7 @@ def _spans(sentences: Sentences, unknown: int) -> Iterable[tuple[int, Span]]:
 
 
 def _with_spans(sentences: Sentences, kept: np.ndarray) -> Sentences:
-    """Return a view with some of the salient spans. `kept`: true for a span to keep, of all spans in order."""
+    """Return a view with some of the salient spans. `kept`: for each span in order, true to keep it."""
     bounds = np.asarray(sentences.spans.offsets) // 2  # of each sentence's spans
     before = np.concatenate([[0], kept.cumsum()])  # spans kept before each span
     pairs = np.asarray(sentences.spans.values).reshape(-1, 2)[kept]

@@ -47,8 +47,8 @@ class Patterns:
     """Compiles each pattern once and remembers the problems.
 
     An invalid pattern matches nothing (released code). A pattern that ran out of time matches nothing from then on: a
-    question costs at most one time limit for each of its patterns, whatever the number of passages. An `empty` one,
-    such as `.*` or `Paris|`, matches everything, as in the released code, and is named.
+    question costs at most one time limit for each of its patterns, whatever the number of passages. An `empty`
+    pattern, such as `.*` or `Paris|`, matches everything, as in the released code, and is named.
     """
 
     def __init__(self, time_limit_seconds: float = TIME_LIMIT_SECONDS):
@@ -72,7 +72,7 @@ class Patterns:
         """True if a pattern matches from the start of an answer, with anything after it (released code: `re.match`).
 
         `question`: the id that is recorded with a problem."""
-        matched = [self._try("match", text, pattern, question) for pattern in patterns]  # all, for their problems
+        matched = [self._try("match", text, pattern, question) for pattern in patterns]  # try all, to record problems
         return any(matched)
 
     def found_in(self, text: str, patterns: Sequence[str], question: str) -> bool:

@@ -51,8 +51,8 @@ MakeTagger = Callable[[], Tagger]  # can be pickled, so that each process makes 
 
 
 def merge_spans(*groups: Iterable[Span]) -> tuple[Span, ...]:
-    """Merge several lists of spans. Among overlapping spans the longest stays, among equally long ones the earlier
-    group's.
+    """Merge several lists of spans. Among overlapping spans the longest stays, and of equally long ones that of the
+    earlier group.
 
     So "1969 Mets" of a tagger wins over the date "1969", and the date "July 20, 1969" over a tagger's "July".
     """
@@ -162,15 +162,15 @@ FUNCTION_WORDS = frozenset(
 
 @lru_cache(maxsize=16)
 def seen_words(text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the words capitalised inside a sentence (after a word in lower case, a number or a comma), which are names
-    there, and the words in lower case."""
+    """Return two sets: the words capitalised inside a sentence (after a word in lower case, a number or a comma), which
+    makes them parts of names, and the words in lower case."""
     capitalised, lower = _found_in_parts(_MID_SENTENCE, text.split(". ")), _found_in_parts(_LOWER, set(text.split()))
     return frozenset(capitalised), frozenset(lower)
 
 
 def _found_in_parts(expression: Expression, parts: Iterable[str]) -> list[str]:
-    """Return matches of an expression in parts of a text that it never crosses; plain ASCII parts are searched
-    separately."""
+    """Return the matches of an expression in parts of a text; no match may cross a part's end. Plain ASCII parts are
+    searched separately, since that is faster."""
     plain: list[str] = []
     others: list[str] = []
     for part in parts:

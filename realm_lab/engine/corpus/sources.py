@@ -2,7 +2,7 @@
 
 A source is a class that is called with a SourceRequest. A source of texts is a subclass of TextSource (text_source.py),
 which cuts, tags and tokenises them. Another source yields the rows of a prepared corpus itself, as the toy world does.
-`corpus.tagger` names the class that finds salient spans. Each process that cuts texts makes one, with its options.
+`corpus.tagger` names the class that finds salient spans. Each process that cuts texts makes a tagger, with its options.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SourceRequest:
     Attributes:
         corpus, tokenizer: the parameters of these names.
         longest_answer: wordpieces, `finetune.max_span_wordpieces`.
-        seed: the seed of the run, if the identity of the source has one; else 0.
+        seed: the seed of the run, if the identity of the source has a seed; else 0.
         kept: a folder for cuts, until the corpus is written.
         workers: number of processes that may cut.
         make_tagger: makes the tagger that `corpus.tagger` names, once in each process.
@@ -68,9 +68,9 @@ class Source(Protocol):
 
     @classmethod
     def identity(cls, corpus: Corpus, options: Any, seed: int) -> dict[str, Any]:
-        """Return the inputs of the texts besides the name of the source, the cutting and the tokenizer. They are part
-        of the key of the prepared corpus. With an entry `seed` each seed has a separate corpus. The required entry
-        `corpus` is added to the parameters of the corpus. UserError: there are no such texts."""
+        """Return everything that determines the texts, as a part of the prepared corpus's key; the parameters of
+        cutting and of the tokenizer are added by `prepare`. With an entry `seed` each seed has a separate corpus. The
+        required entry `corpus` is merged into the key's parameters of the corpus. UserError: no such texts."""
 
     def cuts(self, version: int) -> Iterator[Cut]:
         """Yield a version of Z, in row order; if X is Z, the first version comes with its sentences."""
@@ -121,5 +121,5 @@ register_tagger = TAGGERS.register  # makes a tagger selectable as `corpus.tagge
 
 
 def corpus_tagger(corpus: Corpus) -> Plugin[Callable[..., Tagger]]:
-    """Return the tagger's constructor that `corpus.tagger` names. UserError: there is none, or an option is wrong."""
+    """Return the constructor of the tagger that `corpus.tagger` names. UserError: no such tagger, or a wrong option."""
     return TAGGERS.choose("corpus.tagger", corpus.tagger)

@@ -63,7 +63,7 @@ class Ragged:
 
     def __init__(self, folder: Path, name: str, dtype: Any):
         values, offsets = folder / f"{name}.bin", folder / f"{name}.offsets.bin"
-        # As plain arrays over the maps: a slice of an np.memmap costs ten times that of an array.
+        # Plain arrays over the maps: slicing an np.memmap takes ten times as long as slicing an array.
         self.offsets = np.asarray(np.memmap(offsets, np.int64, "r"))
         empty = values.stat().st_size == 0
         self.values = np.zeros(0, dtype) if empty else np.asarray(np.memmap(values, dtype, "r"))
@@ -245,7 +245,7 @@ class Sentences:
         return len(self.tokens)
 
     def set_labels(self, labels: Sequence[str]) -> None:
-        """Set the labels of a view with other spans, joined as they are stored."""
+        """Set each sentence's labels, joined as they are stored, after the spans of a view have changed."""
         self._text = self._text.replaced("labels", labels)
 
     def text(self, row: int) -> str:
@@ -379,7 +379,7 @@ class PreparedCorpus:
         return Sentences(self._existing(name), self._token_dtype)
 
     def articles(self) -> Articles | None:
-        """Pairs for the reader's warm start, if the corpus has separate ones."""
+        """Return pairs for the reader's warm start; None if the corpus has no separate ones."""
         is_there = (self.folder / "articles").exists()
         return Articles(self._existing("articles"), self._token_dtype) if is_there else None
 

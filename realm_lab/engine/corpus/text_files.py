@@ -27,7 +27,7 @@ else:
 
 HEAD_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 20
-EXPANSION_GRACE = 16 << 20  # bytes that any compressed file may expand to: small ones of blanks are no bombs
+EXPANSION_GRACE = 16 << 20  # bytes that any compressed file may expand to: a small file of blanks is no bomb
 MAX_WHOLE_MB = 1024  # a JSON object (SQuAD) or array is read whole
 MAX_LINE_MB = 64  # of one line, one member of a JSON array or one field of a table
 MAX_EXPANSION = 200  # times the compressed size; text of any language stays under 30
@@ -41,7 +41,7 @@ _TAR = b"ustar"  # at byte 257
 _RECORD = re.compile(r"\s*(?:\[\s*)?(?=\{)")
 _WINDOW = {
     zstd.DecompressionParameter.window_log_max: 31
-}  # 2 GiB, the most that can be read; the library's default is 27
+}  # 2 GiB, the most that can be read; the library's default is 27 (128 MiB)
 _OPEN: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".zst": partial(zstd.open, options=_WINDOW)}
 
 

@@ -33,7 +33,7 @@ class TextSource(ABC):
     """Base class of sources of texts; override `documents`, and if needed `pretrain_documents` and `questions`.
 
     Attributes:
-        versions: 2 if `documents(1)` are those after a corpus update.
+        versions: 2 if `documents(1)` yields the documents after a corpus update.
         uses_seed: true if the texts depend on `request.seed`, so that each seed has a separate corpus.
     """
 
@@ -48,7 +48,7 @@ class TextSource(ABC):
 
     @classmethod
     def identity(cls, corpus: Corpus, options: Any, seed: int) -> dict[str, Any]:
-        """The options, how texts are cut, and the seed if it matters."""
+        """Return the options, the version of the cutting, and the seed if the texts depend on it."""
         own = {"source_options": identity_values(options, "corpus.source")} if options is not None else {}
         cutting = {"cutting": [CUTTING_VERSION, version_of("sentencex")]}
         return {"corpus": own, **cutting, **({"seed": seed} if cls.uses_seed else {})}
@@ -101,9 +101,9 @@ class TextSource(ABC):
         return frozenset(name for split in SPLITS for q in self.questions(split) for name in q.named_documents)
 
     def asked(self, split: Split, rows: dict[str, list[int]], passages: Passages) -> Iterator[Asked]:
-        """The questions of a split. Gold are the passages of gold documents (`rows`) that hold an answer, or all of
-        them if none does and documents are judged. Supporting are the passages of `evidence` that hold an answer, or
-        all if none does."""
+        """Yield the questions of a split. Gold rows are the passages of gold documents (`rows`) that hold an answer;
+        if none does and documents are judged, all of these passages. Supporting rows are the passages of
+        `evidence` that hold an answer, or all of these if none does."""
         patterns = Patterns()
 
         def passages_of(name: str) -> list[int]:
@@ -125,12 +125,12 @@ class TextSource(ABC):
             yield question, question.answers_updated or question.answers, gold
 
     def known_questions(self, split: Split, known: Set[str]) -> Iterable[Question]:
-        """The questions of a split, without a gold document that is not among the `known` documents of the corpus."""
+        """Yield the questions of a split; a gold document that is not in the corpus (`known`) becomes None."""
         for question in self.questions(split):
             yield question if question.document in known else question._replace(document=None)
 
     def article_batches(self) -> Iterator[pa.RecordBatch] | None:
-        """None: the reader's warm start reads the passages."""
+        """Return None: the reader's warm start reads the passages."""
         return None
 
 

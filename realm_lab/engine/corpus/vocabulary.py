@@ -1,7 +1,7 @@
-"""The tokenizer: BERT's WordPiece, with a vocabulary that is learned, given or loaded, or another encoder's, loaded.
+"""The tokenizer: BERT's WordPiece with a learned, given or loaded vocabulary, or one loaded from another encoder.
 
-Byte-level BPE (RoBERTa, ModernBERT) and Unigram (XLM-R) write the blank before a word into its first piece. Here they
-read each word by itself, as after a blank, so that a text has the pieces of its words, as with WordPiece.
+Byte-level BPE (RoBERTa, ModernBERT) and Unigram (XLM-R) write the blank before a word into its first piece. Here these
+tokenizers read each word by itself, as after a blank, so that a text has the pieces of its words, as with WordPiece.
 A tokenizer is a `tokenizers.Tokenizer`. Corpus text is encoded with `encode_batch_plain`, which adds no special
 tokens and reads a literal "[MASK]" in a text as plain characters.
 """
@@ -26,7 +26,7 @@ from realm_lab.records.files import digest, read_object, write_json, write_text
 ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # in tokenizer_config.json
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA_TOKENS = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
-BERT = ["WordPiece", "BertNormalizer", "BertPreTokenizer"]  # the parts of its tokenizer
+BERT = ["WordPiece", "BertNormalizer", "BertPreTokenizer"]  # the parts of BERT's tokenizer
 NEVER = -1.0e4  # log-probability of a special token in a Unigram model: no text gets it
 BLANK_MARKS = {"ByteLevel": "Ġ", "Metaspace": "▁"}  # pre-tokeniser -> mark of a piece that follows a blank
 USE_KNOWN = "name the folder of an encoder with BERT's WordPiece, a byte-level BPE or a Unigram tokenizer"
@@ -34,8 +34,8 @@ USE_KNOWN = "name the folder of an encoder with BERT's WordPiece, a byte-level B
 SAME_AS_BERT = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "RealmTokenizer", "PreTrainedTokenizer")
 TOKENIZER_CONFIG = "tokenizer_config.json"
 MAX_CHARACTERS = 1000  # characters with separate wordpieces, as in the trainer's default
-LONGEST_WORD = 100  # characters: BERT makes [UNK] of a longer word; learning takes the square of a word's length
-# Settings of tokenizer_config.json -> of BertNormalizer. If strip_accents is null, only lower-casing strips accents.
+LONGEST_WORD = 100  # characters: BERT makes [UNK] of a longer word; learning is quadratic in the length
+# Name in tokenizer_config.json -> in BertNormalizer. If strip_accents is null, only lower-casing strips accents.
 NORMALISER = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
@@ -68,7 +68,7 @@ def special_ids(tokenizer: Tokenizer) -> SpecialIds:
 
 
 def special_tokens(tokenizer: Tokenizer) -> tuple[str, ...]:
-    """The names of the special tokens, in the order of ROLES: RoBERTa's if the vocabulary has more of them."""
+    """The names of the special tokens, in the order of ROLES: BERT's or RoBERTa's, whichever it has more of."""
     known = (SPECIAL_TOKENS, ROBERTA_TOKENS)
     return max(known, key=lambda names: sum(tokenizer.token_to_id(name) is not None for name in names))
 
@@ -118,8 +118,8 @@ def train_wordpiece(texts: Iterable[str], size: int) -> Tokenizer:
         least = len(SPECIAL_TOKENS) + len(pieces)
         problem, name = f"{size} does not hold the characters", "tokenizer.vocabulary_size"
         raise UserError(f"{name}: {problem}", f"give at least {least}", parameter=name)
-    # As "special tokens" the characters come first and in this order; the tokenizer is built again below,
-    # so that only the vocabulary remains of this.
+    # Given as "special tokens", the characters come first and in this order. Only the vocabulary is kept:
+    # the tokenizer is built again below.
     trainer = trainers.WordPieceTrainer(
         vocab_size=size, special_tokens=[*SPECIAL_TOKENS, *pieces], limit_alphabet=MAX_CHARACTERS, show_progress=False
     )
@@ -144,7 +144,7 @@ def tokenizer_config(folder: Path | str) -> dict[str, Any]:
 
 
 def normaliser_settings(folder: Path | str) -> dict[str, bool | None]:
-    """The settings of tokenizer_config.json that decide how text is normalised, as BertNormalizer calls them."""
+    """The settings of tokenizer_config.json that decide how text is normalised, under BertNormalizer's names."""
     config = tokenizer_config(folder)
     given = {theirs: config[theirs] for theirs in NORMALISER if theirs in config}
     for name, value in given.items():
@@ -175,7 +175,7 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
         try:
             if is_bert:
                 state["normalizer"] |= settings
-                known = {*state["model"]["vocab"], *SPECIAL_TOKENS}  # others may have no embedding; no text has them
+                known = {*state["model"]["vocab"], *SPECIAL_TOKENS}  # other tokens may lack an embedding
                 state["added_tokens"] = [one for one in state.get("added_tokens", []) if one["content"] in known]
             added = [token["id"] for token in state.get("added_tokens", [])]
             if isinstance(state["model"]["vocab"], dict):  # Unigram has a list
@@ -211,8 +211,8 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
 
 
 def _reads_words(state: dict[str, Any]) -> bool:
-    """Make a byte-level BPE or a Unigram tokenizer (tokenizer.json) read each word by itself, as after a blank. False:
-    it is another kind, or cuts words in other ways first."""
+    """Make a byte-level BPE or a Unigram tokenizer (tokenizer.json) read each word by itself, as after a blank. Return
+    false for a tokenizer of another kind, or one that first cuts words in another way."""
     cutter = state.get("pre_tokenizer") or {}
     parts = [part for part in cutter.get("pretokenizers", [cutter]) if part.get("type") != "WhitespaceSplit"]
     if (state.get("model") or {}).get("type") not in ("BPE", "Unigram") or len(parts) != 1:
@@ -232,7 +232,7 @@ def _reads_words(state: dict[str, Any]) -> bool:
 
 
 def _joined(tokenizer: Tokenizer) -> TemplateProcessing:
-    """Two segments as BERT joins them, and as `models.inputs.join` does."""
+    """Return the post-processor that joins two segments as BERT and `models.inputs.join` do."""
     cls, sep = special_tokens(tokenizer)[2:4]
     ids = [(name, tokenizer.token_to_id(name)) for name in (cls, sep)]
     pair = f"{cls} $A {sep} $B:1 {sep}:1"
@@ -328,13 +328,13 @@ class WordEncoder:
     """Encodes as `encode_batch_plain`, several times as fast: each word between two blanks is encoded once and looked
     up.
 
-    A tokenizer reads such a word by itself, so its pieces do not depend on its neighbours.
+    A tokenizer reads such a word by itself, so a word's pieces do not depend on its neighbours.
     """
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
         self._ids: dict[str, tuple[int, ...]] = {}  # each word's wordpieces; tuples, which cost no garbage collection
-        self._offsets: dict[str, tuple[tuple[int, int], ...]] = {}  # and their characters
+        self._offsets: dict[str, tuple[tuple[int, int], ...]] = {}  # characters [start, end) of each piece
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The wordpiece ids of each text."""
@@ -348,9 +348,9 @@ class WordEncoder:
         return [list(chain.from_iterable(map(self._ids.__getitem__, found))) for found in words]
 
     def place_spans(self, text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int] | None]:
-        """Return character spans of a text that was just encoded as wordpiece spans [start, end).
+        """Return the wordpiece span [start, end) of each character span of a text that was just encoded.
 
-        A span is None if its first or last character is in no wordpiece.
+        A wordpiece span is None if the character span's first or last character is in no wordpiece.
         """
         words = text.split(" ")
         firsts = list(accumulate(map(len, map(self._ids.__getitem__, words)), initial=0))
@@ -359,7 +359,7 @@ class WordEncoder:
             word = text.count(" ", 0, position)
             inside = position - text.rfind(" ", 0, position) - 1  # character of the word
             offsets = enumerate(self._offsets[words[word]], firsts[word])
-            return [number for number, (start, end) in offsets if start <= inside < end]  # bytes of one character
+            return [number for number, (start, end) in offsets if start <= inside < end]  # several: its bytes
 
         pairs = [(pieces_at(start), pieces_at(end - 1)) for start, end in spans]
         return [(first[0], last[-1] + 1) if first and last else None for first, last in pairs]

@@ -22,7 +22,7 @@ _SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})(?:-[0-9a-f]+)?(\.parquet|\.gz)?$")
 
 
 class InputFile(NamedTuple):
-    """A file of an input. The ids made for records without one start with `name`."""
+    """A file of an input. Ids made for records without an id start with `name`."""
 
     path: Path
     name: str  # unique among the inputs of a parameter
@@ -59,8 +59,8 @@ def _distinct(files: dict[str, Path]) -> dict[str, str]:
 
 
 def _name(path: Path, length: int) -> str:
-    """Return a name of a file, the longer the larger `length`: every second length adds a folder, and odd lengths keep
-    the suffix of the compression and capital letters. A picture's name always has both, and one folder more."""
+    """Return a name of a file with `length` // 2 of its folders. If `length` is odd, the name keeps capital letters and
+    the suffix of the compression. A picture's name always keeps them, and has one folder more."""
     folders = length // 2 + is_picture(path)
     is_plain = length % 2 == 0 and not is_picture(path)
     above = path.parts[:-1][-folders:] if folders else ()
@@ -139,8 +139,9 @@ def is_picture(path: Path) -> bool:
 
 
 def digest_input(name: Path | str, *splits: Split | None) -> str:
-    """Return SHA-256 of an input's bytes, wherever they are, and of the names of pictures, which are their titles. Only
-    the files of `splits` count, or, without any, those of `files_of(name)`. Judgements of a BEIR folder never count."""
+    """Return SHA-256 of an input's bytes, whatever their path, and of the names of pictures, which are their titles.
+    Only the files of `splits` count; without splits, those of `files_of(name)`. Judgements of a BEIR folder never
+    count."""
     folder = dataset(name) if is_dataset(name) else Path(name)
     read = splits if splits and not (folder / QRELS).is_dir() else (None,)
     digests = [

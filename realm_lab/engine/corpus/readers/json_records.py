@@ -1,6 +1,6 @@
 """Records of JSON lines, a JSON array or Parquet, and their shapes.
 
-A shape is known by the keys of a record. Lines and Parquet are streamed. The text of an array is held, not its records.
+A shape is recognised by the keys of a record. Lines and Parquet are streamed. An array is held in memory as text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from realm_lab.engine.corpus.text_files import (
 from realm_lab.errors import UserError, in_words
 
 LINE_SUFFIXES = (".jsonl", ".jsonlines", ".ndjson")
-DOCUMENT_IDS = ("id", "_id", "docid", "doc_id")  # keys of an id, the first that is there counts
+DOCUMENT_IDS = ("id", "_id", "docid", "doc_id")  # keys of an id; the first one present counts
 QUESTION_IDS = ("id", "_id", "qid", "query_id", "question_id")
 _LOOKS_LIKE_ID = re.compile(r"(?:.*[_-])?(?i:p?id|[gu]?uid|docno|idx)|.*[a-z]I[dD]")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -50,7 +50,7 @@ class Record(NamedTuple):
     part: str = ""  # of the line or the file, such as "record 3, spans 1"
 
     def error(self, problem: str, remedy: str = "") -> UserError:
-        """Return an error about the record. `remedy`: the expected form, if there is no better one."""
+        """Return an error about the record. `remedy` is by default the expected form."""
         return UserError(problem, remedy or self.remedy, path=self.file.path, line=self.line, part=self.part)
 
     def inside(self, part: str, fields: Any) -> Record:
@@ -76,7 +76,7 @@ class Record(NamedTuple):
         return self.field(key, str) if isinstance(self.fields, dict) and self.fields.get(key) is not None else ""
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """A field that is a list of texts, or one text."""
+        """Return the texts of a field that is a list of texts, or one text."""
         value = self.field(key, object)
         values = [value] if isinstance(value, str) else self.field(key, list)
         named = self._replace(fields={f"{key} {position}": text for position, text in enumerate(values, 1)})
@@ -90,7 +90,7 @@ class Record(NamedTuple):
         """Return the record's id as text: the first of `keys` (default: DOCUMENT_IDS) that it has, else its file and
         number.
 
-        A further id, or an id under a key that is not read, is counted.
+        A further id, or an id under a key that is not read, is counted in `dropped`.
         """
         given = self.given_id(*(keys or DOCUMENT_IDS))
         if given is not None:
@@ -255,7 +255,7 @@ def parse(text: str, path: Path, line: int | None = None) -> Any:
 
 
 def passage_id(title: str, text: str) -> str:
-    """Return an id made of the content, so that a passage of several questions is one document."""
+    """Return an id made of the content, so that a passage with several questions is one document."""
     return f"{title}#{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

@@ -23,8 +23,8 @@ NUMBERED = "~"  # separates an id that several records share from the number of 
 
 
 class Dropped(Counter[str]):
-    """Counts of dropped records by reason. `first` has, for each reason, the id of the first record, `<file>:<line>` if
-    it has none."""
+    """Counts of dropped records by reason. `first`: reason -> id of the first record, or its `<file>:<line>` if it has
+    no id."""
 
     def __init__(self, watched: Set[str] = frozenset()) -> None:
         super().__init__()
@@ -51,10 +51,10 @@ class Reader(NamedTuple):
     matches: Callable[[Path, str], bool]  # (path, first characters of the text) -> is it this format?
     read_documents: DocumentReader | None = None  # None: this format holds no documents
     read_questions: QuestionReader | None = None  # None: this format holds no questions
-    judged_at: Callable[[Path, str], int] | None = None  # of judgements: (path, document) -> its line
+    judged_at: Callable[[Path, str], int] | None = None  # (path, document) -> line of its first judgement
 
     def modules(self, *, custom: bool) -> list[str]:
-        """Return the modules that read the format: those of custom code, or those of realm_lab."""
+        """Return the modules that read the format: those of custom code if `custom`, else those of realm_lab."""
         names = {part.__module__ for part in (self.matches, self.read_documents, self.read_questions) if part}
         return sorted(name for name in names if name.startswith(f"{OURS}.") is not custom)
 
@@ -137,7 +137,7 @@ class _OwnIds:
         self._others: dict[str, set[int]] = {}  # id of several documents -> all their contents except the first
 
     def of(self, document: Document) -> str | None:
-        """The document's id, or the next free one; None for a copy of an earlier document."""
+        """Return the document's id, or the next free id if another has it; None for a copy of an earlier document."""
         content = text_hash(*document[1:5], document.picture or "") >> 33
         first = self._add(document.id, content)
         if first is None:
