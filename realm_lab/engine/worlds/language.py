@@ -27,12 +27,12 @@ class Relation(NamedTuple):
     described: tuple[str, ...]  # of the value, if it is an entity, in the two styles of questions; without new words
 
 
-SYLLABLES = 96  # number of those that start a name, and of those that follow: few, so that each is frequent
+SYLLABLES = 96  # syllables that start names, and as many that follow; few, so that each is frequent
 POOL_SIZE = 40
 POOLS = ("currency", "language", "river", "team", "instrument", "product")
 
-# Under each type its relations as "name: value", and under each relation its seven wordings, and two descriptions of a
-# value that is an entity.
+# Each type has its relations as "name: value". Each relation has seven wordings, and two descriptions of its value if
+# that is an entity.
 _WORDINGS = """
 country
   capital: city

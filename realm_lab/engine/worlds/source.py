@@ -85,7 +85,7 @@ class ToySource:
 
     def pretrain_cuts(self) -> Iterator[Cut]:
         """Yield news, with the rows that state the same facts. If X = Z, yield only held-out news, and the held-out
-        facts in the words of Z, since X = Z trains on such sentences."""
+        facts in the words of Z, which training sentences have too."""
         for split in SPLITS[1:] if self._is_same else SPLITS:
             for batch in batched(self.sentences(split)):
                 part = "sentences" if split == "train" else f"cloze_{split}"

@@ -2,9 +2,9 @@
 
 Entities of four types have six facts each. The knowledge corpus Z holds one titled passage per fact (two if facts are
 restated), and a few passages without a fact. The pre-training corpus X words the facts of the training entities
-differently. Questions ask about facts of training, development and test entities; only Z states those of the latter
-two. A corpus update changes the value of some facts (the paper's Table 4). Filler articles about entities outside the
-world teach a reader to use a passage without teaching it any fact.
+differently. Questions ask about facts of training, development and test entities; only Z states the facts
+of development and test entities. A corpus update changes the value of some facts (the paper's Table 4). Filler articles
+about entities outside the world teach a reader to use a passage without teaching it any fact.
 
 In the sharp world several entities share one name, so that a name finds more passages than are read. X has masks that
 no passage fills and masks that need no passage. Training questions ask for half of the relations.
@@ -61,7 +61,7 @@ class Value(NamedTuple):
     """The content of a fact."""
 
     text: str
-    entity: int | None  # the value, if it is an entity
+    entity: int | None  # its number, if the value is an entity
 
 
 class Chain(NamedTuple):
@@ -72,7 +72,7 @@ class Chain(NamedTuple):
     gold: tuple[int, int]  # the entity that the fact is about, and the fact's number among this entity's
     old: str
     new: str  # after the corpus update
-    path: tuple[int, ...] = ()  # rows of the passages of these facts, in the order in which they lead to it
+    path: tuple[int, ...] = ()  # a row for each fact on the way and for this fact, in order; empty with one hop
 
 
 class ToyWorld:
@@ -215,7 +215,7 @@ class ToyWorld:
         return bodies, restated
 
     def pairs(self, entity: int, version: int, rng: np.random.Generator) -> tuple[list[list[Sentence]], list[Sentence]]:
-        """Return a sentence with each fact, paired with one without a fact, and each fact in its other wording."""
+        """Return for each fact a sentence with it and a filler, in either order, and each fact in its other wording."""
         subject, kind = self.subject(entity), self.type_of(entity)
         pairs, restated = [], []
         for relation, old, new in self.facts(entity):
@@ -337,8 +337,8 @@ class ToyWorld:
             yield Chain(f"{self._article(entity)}/{number}", texts, (entity, number), old, new)
 
     def _chains(self, entity: int) -> Iterator[Chain]:
-        """Yield, for each fact of an entity whose value is an entity, CHAINS facts of that value. The answer after the
-        corpus update follows the new values of both facts."""
+        """For each fact of an entity that has another entity as its value, yield CHAINS facts of that other entity. The
+        answer after the corpus update follows the new values of both facts."""
         rng = numpy_generator(self.seed, "chains", entity)
         for first, (relation, old, new) in enumerate(self._facts(entity)):
             if old.entity is None or new.entity is None:
@@ -381,13 +381,13 @@ class ToyWorld:
     def structured(
         self, kind: str, subject: str, value: str, relation: Relation, another: Relation
     ) -> Structured | None:
-        """Return other forms of the facts of the next filler article; None: they are sentences."""
+        """Return the passages of the next filler article in another form; None: they are sentences."""
         return None
 
     def beside_filler(
         self, text: str, relation: Relation, kind: str, subject: str, named: str, rng: np.random.Generator
     ) -> str:
-        """Return a statement next to a filler, or, as often as configured, after the question that it answers."""
+        """Return a statement with a filler, or, in a share `question_articles`, after the question that it answers."""
         asks = self.settings.question_articles
         if asks and rng.random() < asks:
             wording = (relation.question_encyclopedia, relation.question_news)[int(rng.integers(2))]
