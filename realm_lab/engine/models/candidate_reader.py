@@ -47,7 +47,7 @@ class PassageReader(Protocol):
         """Return log p(y|z,x) of each sentence under its candidates."""
 
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """True if the most likely words under a sentence's one passage are the masked words, bool [B]."""
+        """True if the most likely words of a sentence, read with its row in `rows_B`, are the masked ones, bool [B]."""
 
 
 class FrozenReader(nn.Module):
@@ -60,7 +60,7 @@ class FrozenReader(nn.Module):
         raise NotImplementedError
 
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """True if the most likely words under a sentence's one passage are the masked words, bool [B]."""
+        """True if the most likely words of a sentence, read with its row in `rows_B`, are the masked ones, bool [B]."""
         raise NotImplementedError
 
     def read_text(self, text: str, span: tuple[int, int], rows_K: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -88,12 +88,12 @@ class RewardReader(FrozenReader):
         return Reading(log_probs_BK[:, :, None], is_read_B1)
 
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """True if a sentence's one passage is rewarded, bool [B]."""
+        """True if a sentence's passage, its row in `rows_B`, is rewarded, bool [B]."""
         return self.read(sentences, rows_B[:, None]).log_probs_BK[:, 0] == 0.0
 
 
 class CandidateReader:
-    """A reader with the passages it reads; a negative row reads no passage (the null document).
+    """A reader with the passages it reads; a negative row is the null document, without a body.
 
     The joined input is [CLS] x [SEP] z_body [SEP], without the title (section 3.2). With `launch.recompute` no
     activation is kept for the gradient: the backward pass reads each group once more, with the same dropout.
@@ -146,8 +146,8 @@ class CandidateReader:
 
     @torch.no_grad()
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """True if the most likely words under a sentence's one passage are exactly the masked words, bool [B]. An
-        unknown word is never restored."""
+        """True if the most likely words of a sentence, read with its row in `rows_B`, are the masked words, bool [B].
+        An unknown word is never restored."""
         joined = self._join([sentence.tokens for sentence in sentences], [self._body(row) for row in rows_B])
         at_BM, is_masked_BM = pad_positions([sentence.positions for sentence in sentences])
         targets_BM, _ = pad_positions([sentence.targets for sentence in sentences])
@@ -177,7 +177,7 @@ class CandidateReader:
             return self.reader.target_log_probs(hidden_PD, targets_P)
 
     def _held(self, work: Callable[..., Tensor], *given: object) -> Tensor:
-        """Return the result of `work`. Its activations are kept for the backward pass, or computed once more there."""
+        """Return the result of `work`. Activations are kept for the backward pass, or computed again there."""
         if self._recompute and torch.is_grad_enabled():
             return computed_again(work, *given)
         return work(*given)

@@ -36,10 +36,10 @@ class EmbedderShape(NamedTuple):
 
 
 class Embedder(nn.Module):
-    """Two towers W pool(BERT(join(...))), from one Transformer or two, or an encoder of another family.
+    """Two towers W pool(BERT(join(...))), with one Transformer or two, of BERT or another family.
 
-    The towers share BERT's pooler, if there is one, if they share the Transformer. They share the LayerNorm if they
-    share the projection.
+    Towers that share the Transformer also share BERT's pooler, if there is one. Towers that share the projection also
+    share the LayerNorm.
     """
 
     null_vector: nn.Parameter | None  # [D]
@@ -57,8 +57,8 @@ class Embedder(nn.Module):
             self.document_projection = nn.Linear(size, head.projection_size, bias=head.projection_bias)
         self.query_pooler = nn.Linear(size, size) if head.pooling == "tanh" else None
         self.document_pooler = self.query_pooler if head.share_towers else copy.deepcopy(self.query_pooler)
-        # The released TensorFlow code took Keras's default epsilon, 1e-3; the port of its weights that people use,
-        # transformers' RealmScorerProjection, takes BERT's 1e-12, and so do we.
+        # The released TensorFlow code took Keras's default epsilon, 1e-3. RealmScorerProjection of transformers, the
+        # port of these weights that people use, takes BERT's 1e-12, and so do we.
         norm = nn.LayerNorm(head.projection_size, eps=shape.layer_norm_epsilon) if head.projection_norm else None
         self.query_norm = norm
         self.document_norm = norm if head.share_projection else copy.deepcopy(norm)
@@ -92,7 +92,7 @@ class Embedder(nn.Module):
 
     def scale_scores(self, factor: float) -> None:
         """Multiply f(x, z) by a factor through the last layer of the query tower. If the towers share that layer, it is
-        multiplied by the root of the factor. Cosine scores stay."""
+        multiplied by the root of the factor. Cosine scores do not change."""
         last = self.query_projection if self.query_norm is None else self.query_norm
         for parameter in last.parameters():
             parameter.data.mul_(factor**0.5 if self.head.share_projection else factor)
@@ -161,7 +161,7 @@ class Embedder(nn.Module):
         """Give the null document a vector of zeros, or remove its vector.
 
         Zeros are no start for training: if passages score far above 0, p(null|x) is near 0 and the vector learns
-        nothing. Pre-training starts by moving it among the passages (`initialise_null`).
+        nothing. Pre-training starts by moving the vector among the passages (`initialise_null`).
         """
         if learned and self.null_vector is None:
             self.null_vector = nn.Parameter(torch.zeros_like(self.query_projection.weight[:, 0]))

@@ -1,9 +1,9 @@
 """A BERT encoder whose parameters map one to one onto transformers' BertModel.
 
-It is a separate module for two exact savings. The last block is computed only at the positions that are used ([CLS], or
-the masked tokens). Attention is computed step by step if a gradient is needed on a CPU, since the fused kernel's
-backward is several times slower there. `tests/engine/models/test_encoder.py` compares it with the numbers of BertModel;
-`benchmarks/` measures the savings.
+It is separate for two savings without approximation. The last block is computed only at the positions that are used
+([CLS], or the masked tokens). Attention is computed step by step if a gradient is needed on a CPU, since
+the fused kernel's backward is several times slower there. `tests/engine/models/test_encoder.py` compares its outputs
+with BertModel's; `benchmarks/` measures the savings.
 """
 
 # Shapes: B sequences, L positions, M selected positions, D hidden size, H heads, E head size
@@ -166,8 +166,8 @@ def evaluating(*modules: nn.Module) -> Iterator[None]:
 def initialise(encoder: Encoder, generator: torch.Generator) -> None:
     """Initialise weights for training from scratch.
 
-    Matrices ~ N(0, 1/fan_in). The two that write into the residual stream are scaled by 1/sqrt(2 layers). Positions
-    start as sinusoids. So a narrow encoder learns to copy several times sooner than from BERT's N(0, 0.02).
+    Matrices ~ N(0, 1/fan_in). The two of a layer that write into its residual stream are scaled by 1/sqrt(2 layers).
+    Positions start as sinusoids. So a narrow encoder learns to copy several times sooner than from BERT's N(0, 0.02).
     """
     size = encoder.shape.hidden_size
     initialise_blocks(encoder.blocks, ("attention_output", "output"), generator)

@@ -1,7 +1,7 @@
 """Models as Hugging Face folders: config.json and safetensors, under transformers' names. A pickle is never loaded.
 
-A plain Hugging Face folder is read as it is. A stage writes these folders, whose encoders `AutoModel.from_pretrained`
-opens. Encoders of families other than BERT (hub.py) have their family's classes instead.
+A plain Hugging Face folder is read as it is. A stage writes the folders below, whose encoders
+`AutoModel.from_pretrained` opens. Encoders of families other than BERT (hub.py) have their family's classes instead.
 reader/    config.json, model.safetensors (BertForMaskedLM), span_head.safetensors (with the passage-selection head
            if the reader has one)
 embedder/  config.json, model.safetensors (BertModel: the query tower, with its pooler if it has one),
@@ -207,8 +207,8 @@ def read_shape(folder: Path) -> EncoderShape:
 
 
 def read_checkpoint(folder: Path) -> tuple[EncoderShape, dict[str, Tensor]]:
-    """Read shape and weights of a Hugging Face folder, the encoder's under the names of BertModel or of the family's
-    model."""
+    """Read shape and weights of a Hugging Face folder. The encoder's weights get the names of BertModel, or of the
+    family's model."""
     shape, weights = read_shape(folder), read_weights(folder)
     family = family_of(shape)
     if family is None:
@@ -304,7 +304,7 @@ def write_tower(folder: Path, encoder: AnyEncoder, pooler: nn.Linear | None) -> 
 
 
 def _beside_towers(embedder: Embedder) -> Names:
-    """Return the tensors that no BertModel holds: projections, norms and the null vector."""
+    """Return the names of tensors that no BertModel holds: projections, norms and the null vector."""
     parts = ("_projection.", "_norm.", "null_vector")
     names = [name for name, _ in embedder.named_parameters() if "_encoder." not in name]
     return {name: name for name in names if any(part in name for part in parts)}

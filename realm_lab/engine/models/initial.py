@@ -5,7 +5,7 @@ layout of transformers 4.40, the last release with REALM:
 RealmEmbedder  realm.* (BERT with pooler), cls.dense, cls.LayerNorm: google/realm-cc-news-pretrained-embedder
 RealmScorer    embedder.* and, if queries have a separate tower, query_embedder.*: ...-scorer
 RealmKnowledgeAugEncoder   realm.*, cls.predictions.*: ...-encoder
-RealmReader    the same and qa_outputs.*
+RealmReader    realm.*, cls.predictions.*, qa_outputs.*
 RealmForOpenQA embedder.*, reader.*, block_emb (the passages' vectors): google/realm-orqa-nq-openqa
 """
 
@@ -171,8 +171,8 @@ def frozen_names(module: nn.Module, params: Params) -> set[str]:
 
 
 def tower_names(embedder: Embedder, query: bool, document: bool) -> set[str]:
-    """Return the names of parameters not to train if only the named towers are trained. The learned null vector is
-    trained with either tower.
+    """Return the names of parameters not to train; `query` and `document` choose the towers to train. The learned null
+    vector is trained with either tower.
 
     Shared weights count as the query tower's: call split_towers() first to train one without the other.
     """
@@ -191,7 +191,7 @@ def _asked_shape(params: Params, vocabulary_size: int) -> EncoderShape:
 
 
 def _agreed(found: EncoderShape, params: Params, vocabulary_size: int, folder: Path) -> EncoderShape:
-    """Return a folder's shape with the parameters' dropout and pictures, after checking that they agree."""
+    """Return a folder's shape with the parameters' dropout and pictures, after checking that the sizes agree."""
     asked = _asked_shape(params, vocabulary_size)
     check_positions(folder, params.corpus.passage_length, params.corpus.sentence_length)
     padded = {-(-vocabulary_size // multiple) * multiple for multiple in PADDED_TO}
@@ -243,7 +243,7 @@ def _drawn_reader(shape: EncoderShape, params: Params, seed: int) -> Reader:
 
 
 class ReaderWeights(NamedTuple):
-    """Tensors of a reader: those of its masked-language model, and its span head, empty if it has none."""
+    """Tensors of a reader: its masked-language model (`bert`), and its span head (`spans`; empty: it has none)."""
 
     shape: EncoderShape
     bert: dict[str, Tensor]
@@ -317,5 +317,5 @@ def read_released_embedder(folder: Path) -> Embedder:
 
 
 def _below(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors under a prefix, without it, under the current names."""
+    """Return the tensors whose names start with a prefix. It is removed, and old names are replaced (`modern_name`)."""
     return {modern_name(name[len(prefix) :]): value for name, value in weights.items() if name.startswith(prefix)}

@@ -34,7 +34,7 @@ OBJECTIVES: Kind[Callable[..., Tensor]] = Kind("objective", "function", "log_pri
 register_objective = OBJECTIVES.register  # makes one selectable as `pretrain.objective` and `finetune.objective: NAME`
 
 LEAST_LOG_PRIOR = -5.0e3  # of a candidate; a column without one has about NO_SCORE (retrieval/rows.py)
-COMPARES_NULL = frozenset({"gated"})  # objectives that read the null document first even if it is no candidate
+COMPARES_NULL = frozenset({"gated"})  # objectives whose column 0 is the null document even if that is no candidate
 NOWHERE = -1.0e20  # log-likelihood in a column without a candidate: below NO_ANSWER (spans.py), and finite
 
 
@@ -71,8 +71,8 @@ def gated(log_prior_BK: Tensor, log_reader_BK: Tensor, options: Gate) -> Tensor:
 
     The value and the reader's gradient come from Eq. 1. The retriever's gradient, r(z) = [p(y|z,x) / p(y|x) - 1] p(z|x)
     (Appendix A), is set to 0 for a sentence that no candidate helps: there r(z) follows small differences of p(y|z,x)
-    between passages without the answer. Without a null document among the candidates, it is read for the comparison
-    only, and has no share of p(z|x).
+    between passages without the answer. A null document that is no candidate is read for the comparison only, and
+    has no share of p(z|x).
     """
     helped_B = is_helped(log_prior_BK, log_reader_BK, options)
     return marginal(log_prior_BK.where(helped_B[:, None], log_prior_BK.detach()), log_reader_BK)

@@ -28,7 +28,7 @@ class RewardRequest(NamedTuple):
 
     sentence: MaskedSentence
     passages: Passages  # the knowledge corpus
-    rows_K: np.ndarray  # of the passages in it
+    rows_K: np.ndarray  # rows of the passages in this corpus
     unknown: int  # the token id of an unknown word
 
     @property
@@ -63,7 +63,7 @@ def training_reward(choice: Choice) -> Reward:
 
 @register_reward("containment")
 def containment(request: RewardRequest) -> np.ndarray:
-    """Reward passages that contain each sequence of masked wordpieces, one or several (Ram et al. 2022)."""
+    """Reward passages that contain every run of neighbouring masked wordpieces (Ram et al. 2022)."""
     from realm_lab.engine.models.spans import holds_answer  # imports torch
 
     sentence, bodies = request.sentence, request.passages.bodies

@@ -1,7 +1,7 @@
 """Answer spans in fine-tuning: p(s|z,x), p(z|x) of the passages that are read, and the early loss (section 3.2;
 Lee et al. 2019).
 
-With T(z) = log sum_s exp h(s, z) over all spans of a passage and G(z) the same over the spans of the answer, the
+T(z) = log sum_s exp h(s, z) is over all spans of a passage, G(z) is this sum over the spans of the answer only. The
 ways to combine retriever and reader (`passage_log_probs`) differ only in p(z|x). All have
     log p(y|x) = logsumexp_z [log p(z|x) + log p(y|z,x)],   log p(y|z,x) = G(z) - T(z).
 """
@@ -72,8 +72,8 @@ def passage_log_probs(score_BK: Tensor, reader_logit_BK: Tensor, softmax: str) -
     """Return log p(z|x) in fine-tuning, [B, K].
 
     `factored`: the retriever's softmax over f(x, z) (Guu et al., section 3.2). `joint`: z's share of one softmax
-    over the spans of all passages, with logits h(s, z) + f(x, z) (Lee et al. 2019, "Learning"; released code), that is
-    exp(f(x, z) + T(z)) normalised; log p(y|x) is then logsumexp over the answer's spans of all passages minus
+    over the spans of all passages, with logits h(s, z) + f(x, z), that is exp(f(x, z) + T(z)) normalised (Lee et al.
+    2019, "Learning"; released code). Then log p(y|x) is logsumexp over the answer's spans of all passages minus
     logsumexp over all their spans. `selected`: the softmax of the reader's passage-selection head, whatever the
     retriever's score (Karpukhin et al. 2020, section 6.1).
     """
@@ -127,7 +127,7 @@ def holds_answer(bodies: Ragged, rows_C: np.ndarray, answers: Sequence[np.ndarra
 
 
 def mark_answers(spans: Sequence[Sequence[tuple[int, int]]], offsets: Sequence[int], shape: torch.Size) -> Tensor:
-    """Mark the spans of N pairs, shifted to where the passage starts in the joined sequence, as bool [N, L, W]."""
+    """Mark the spans of N pairs, bool [N, L, W]. `offsets`: the starts of the passages in the joined sequences."""
     is_answer_NLW = torch.zeros(shape, dtype=torch.bool)
     for number, (pairs, offset) in enumerate(zip(spans, offsets, strict=True)):
         for start, width in pairs:
