@@ -1,7 +1,8 @@
 """Approximate search: an index proposes passages, and the best of them are returned with their true scores.
 
-The index proposes more passages than are wanted, so that enough are left without the forbidden ones. These get their
-true score (search.true_scores): an approximate backend can miss a passage, but never returns a wrong score or order.
+The index proposes more passages than are wanted, so that enough are left without the forbidden ones. The passages left
+get their true scores (search.true_scores): an approximate backend can miss a passage, but never returns a wrong score
+or order.
 """
 
 # Shapes: N passages, B queries, K results, F fetched, M pairs of a query and a row, D embedding size
@@ -46,8 +47,8 @@ class Index(Protocol):
 
 
 class ApproximateSearch:
-    """Approximate search of a matrix of embeddings. With `exact`, a search of the same matrix, recall@8 against the
-    exact results is measured, on queries drawn by `seed`."""
+    """Approximate search of a matrix of embeddings. `exact`: an exact search of this matrix, to measure recall@8
+    with queries drawn by `seed`; None: recall@8 is not measured."""
 
     recall_at_8: float | None = None
 
@@ -117,7 +118,7 @@ class OwnIndex:
 
 def sample_queries(embeddings_ND: Matrix, seed: int) -> Tensor:
     """Return embeddings of random passages plus noise of half their standard deviation as queries, [B, D]. Without
-    noise, each query would nearly be its passage."""
+    noise, each query would be the vector of a passage."""
     generator = np.random.default_rng(seed)
     chosen = to_device(generator.permutation(len(embeddings_ND))[:SAMPLE_QUERIES], embeddings_ND.device)
     query_BD = embeddings_ND[chosen].float()

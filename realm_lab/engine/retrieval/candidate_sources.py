@@ -59,7 +59,7 @@ class PassageSearch(NamedTuple):
 class QueryBatch(NamedTuple):
     """Second argument of a source: facts about sentences of a step. They do not depend on how the batch is split."""
 
-    passages_U: np.ndarray  # distinct passages of origin of the whole batch; a gold passage if there is no origin
+    passages_U: np.ndarray  # distinct, of the whole batch: each sentence's origin, or else its gold passage
     gold_B: np.ndarray  # row of each query's gold passage; -1: unknown
     generator: Callable[[int], np.random.Generator]  # random numbers for a query, by its index in B
 

@@ -62,7 +62,7 @@ class CandidatePolicy:
         return replace(self, count=passages + int(self.null))
 
     def check(self, corpus_size: int) -> None:
-        """Refuse more candidates than the corpus has."""
+        """Refuse more candidates than the corpus has passages for."""
         if self.passages + int(self.exclude_trivial != "off") > corpus_size:
             raise UserError(
                 f"parameter 'pretrain.candidates' is {self.count}, but the knowledge corpus has only {corpus_size} "

@@ -48,7 +48,7 @@ class Identity:
     out, as in the key of a run."""
 
     corpus_digest: str
-    tower_digest: str  # see tower_digest
+    tower_digest: str  # digest of the document tower, see the function tower_digest
     passage_length: int  # wordpieces that a passage is cut to
     precision: str  # of the tower's matrix products: float32 or bfloat16
     dtype: str  # of the stored numbers: float32 or float16
@@ -141,8 +141,8 @@ class EmbeddingStore:
         """Return Embed_doc of every passage, from the store or embedded now and published.
 
         `corpus_digest` must be different for every list of passages. `reuse_from`: another corpus and its embeddings by
-        the same tower. Vectors of passages in both are copied, and only the other passages are embedded (a vector
-        depends on its batch, by about 1e-7). `accepts_other_code`: also take a matrix made by other code.
+        the same tower. The vectors of passages in both corpora are copied, and only other passages are embedded (a
+        vector depends on its batch, by about 1e-7). `accepts_other_code`: also take a matrix made by other code.
         """
         tower, size = tower_digest(embedder), embedder.document_projection.out_features
         described = (inputs.passage_length, inputs.precision, "float32", len(passages), size)

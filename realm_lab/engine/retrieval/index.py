@@ -40,7 +40,7 @@ class Inputs(NamedTuple):
 
 
 class Embedded:
-    """Counter of passages of whole corpora that this process has embedded, for tests."""
+    """Counter, for tests, of the passages given to `embed_passages` in this process."""
 
     passages = 0
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-RIDGE = 1e-9  # share of a column's mean squared length, added so that directions without sampled passages stay
+RIDGE = 1e-9  # share of a column's mean squared length, added so that directions without sampled passages do not change
 
 
 def fitted(old_SD: Tensor, new_SD: Tensor, kind: str) -> Tensor:
     """Return the matrix that maps queries, [D, D]: q @ matrix is W^T q. `kind`: `orthogonal` (a rotation or a
-    reflection: orthogonal Procrustes) or `affine` (least squares). Directions that the sample does not span stay."""
+    reflection: orthogonal Procrustes) or `affine` (least squares). Directions that the sample does not span do
+    not change."""
     old, new = old_SD.double(), new_SD.double()
     identity = torch.eye(old.shape[1], dtype=old.dtype, device=old.device)
     if kind == "affine":

@@ -32,7 +32,7 @@ class Progress(NamedTuple):
 
     step: int
     under_way: int  # refreshes that were asked for and are not searched yet
-    overlap: Callable[[], float]  # estimates the index's share of the top k by current weights, not too low
+    overlap: Callable[[], float]  # estimates the share of the fresh top k that the index finds, never too low
 
 
 class RefreshPolicy(Protocol):
@@ -124,7 +124,7 @@ class Schedule:
         self._pairs = options.intervals
 
     def wants_refresh(self, now: Progress) -> bool:
-        """True at each from_step, and at each multiple of its interval after it; never for interval 0."""
+        """True at each from_step, and every interval_steps after it; never for interval 0."""
         start, interval = next(pair for pair in reversed(self._pairs) if pair[0] <= now.step)
         return bool(interval) and (now.step - start) % interval == 0
 

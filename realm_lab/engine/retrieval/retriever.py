@@ -108,8 +108,9 @@ class Retriever:
 
     @torch.no_grad()
     def search_queries(self, queries: Sequence[np.ndarray], current_BD: Tensor | None = None) -> Tensor:
-        """Return query vectors to search with, [B, D]: by the index's query tower if queries are stale and there is no
-        map, otherwise by the current query tower (`current_BD`, if known), mapped to the index if there is a map."""
+        """Return query vectors to search with, [B, D]. If there is a map, they are current vectors (`current_BD`, if
+        known), mapped to the index; else, if queries are stale, vectors of the index's query tower; else
+        current vectors."""
         if self.query_map_DD is not None:
             return (self.embed_queries(queries) if current_BD is None else current_BD.detach()) @ self.query_map_DD
         if self.snapshot is None and current_BD is not None:

@@ -19,14 +19,14 @@ from realm_lab.errors import UserError
 
 ABSENT = torch.iinfo(torch.int64).max  # in the position of a missing row; sorted after every row of equal score
 LARGEST_SCORE = 1e38
-# Bounds on rounding errors. SUM_ERROR: of a float32 sum per term, relative to |q| |d|, with room to spare even if a
+# Bounds on rounding errors. SUM_ERROR: of a float32 sum, per term and relative to |q| |d|, with room to spare even if a
 # matrix unit truncates (2^-23). UNDERFLOW: of a product, since numbers below float32's normal range may become zero.
 SUM_ERROR, UNDERFLOW = 2.0**-22, 2.0**-125
 PIECE_VALUES = 1 << 21  # float64 products held at once: 16 MiB
 
 
 class Rows(Protocol):
-    """Embeddings [N, D] outside this memory: on the disk (embeddings.py), or spread over the ranks (spread.py)."""
+    """Embeddings [N, D] not held by this process: on the disk (embeddings.py), or spread over the ranks (spread.py)."""
 
     @property
     def shape(self) -> torch.Size: ...
@@ -42,7 +42,7 @@ Matrix = Tensor | Rows
 
 
 class IndexGeneration(NamedTuple):
-    """The MIPS index: every passage's embedding. `step`: training steps finished when its weights were taken."""
+    """The MIPS index: every passage's embedding. `step`: the finished training steps of the weights that made it."""
 
     embeddings_ND: Matrix
     step: int
@@ -81,7 +81,7 @@ class SearchBackend(Protocol):
     def search(self, query_BD: Tensor, count: int, exclude: Exclusion | None = None) -> SearchResult: ...
 
 
-MakeSearch = Callable[[Matrix, SearchBackend], SearchBackend]  # of embeddings, and an exact search to measure it
+MakeSearch = Callable[[Matrix, SearchBackend], SearchBackend]  # from embeddings, and an exact search of them
 
 
 def checked_queries(query_BD: Tensor, size: int, count: int) -> Tensor:
@@ -95,7 +95,7 @@ def checked_queries(query_BD: Tensor, size: int, count: int) -> Tensor:
 
 
 def check_numbers(largest: float, largest_query: float, size: int) -> None:
-    """Refuse rows with numbers up to `largest` that are not finite, or whose scores would not be."""
+    """Refuse rows whose `largest` number is not finite, or may give a score that does not fit float32."""
     if not largest < torch.inf:
         raise UserError(
             "the index holds numbers that are not finite: the training had diverged when it was built; lower the "

@@ -92,7 +92,7 @@ class SpreadRows:
         return self.shape[0]
 
     def __getitem__(self, wanted: slice | Tensor) -> Tensor:
-        """Return the vectors of rows, none of them negative; those of a slice, which may be all rows, on the CPU."""
+        """Return the vectors of rows, none of them negative. A slice, which may be all rows, is returned on the CPU."""
         if isinstance(wanted, slice):
             row_M = torch.arange(len(self))[wanted]
             found_MD = torch.empty(len(row_M), self.shape[1], dtype=self.dtype)

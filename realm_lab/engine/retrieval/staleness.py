@@ -34,7 +34,7 @@ def overlap_at_k(stale_BK: np.ndarray, fresh_BK: np.ndarray) -> float:
 
 
 def total_variation(rows_a_BK: np.ndarray, p_a_BK: Tensor, rows_b_BK: np.ndarray, p_b_BK: Tensor) -> float:
-    """Return half the sum over passages of |a(z) - b(z)|, mean over the queries. A distribution has a row once."""
+    """Return half the sum over passages of |a(z) - b(z)|, mean over the queries. No distribution has a row twice."""
     a_BK, b_BK = p_a_BK.double().cpu(), p_b_BK.double().cpu()
     same_BKK = torch.from_numpy((rows_a_BK[:, :, None] == rows_b_BK[:, None, :]) & (rows_a_BK >= 0)[:, :, None])
     shared_B = (torch.minimum(a_BK[:, :, None], b_BK[:, None, :]) * same_BKK).sum((1, 2))
