@@ -81,8 +81,8 @@ class ProcessBuilder:
             raise self._failure() from None
 
     def wait(self, step: int) -> Tensor:
-        """Return the embeddings of a submitted step, float32 [N, D]; older ones are deleted. UserError: the builder has
-        failed."""
+        """Return the embeddings of a submitted step, float32 [N, D]; those of older steps are deleted. UserError: the
+        builder has failed."""
         on_first_rank(lambda: self._wait(step))
         found = read_tensors(wait_for_file(_place(self._folder, step) / "embeddings.safetensors"))["embeddings"]
         if self._process is not None:

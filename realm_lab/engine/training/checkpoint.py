@@ -51,7 +51,7 @@ def load_newest(folder: Path) -> Checkpoint | None:
 
 
 def module_tensors(name: str, module: nn.Module) -> dict[str, Tensor]:
-    """Return a module's parameters as `name.parameter`, each shared one once."""
+    """Return a module's parameters as `name.parameter`, each shared parameter once."""
     return {f"{name}.{key}": value.detach() for key, value in module.named_parameters()}
 
 

@@ -108,9 +108,9 @@ class FinetuneTask(ModelsTask):
         """Run one step on -log p(y|x), or on another objective, plus Lee's early loss -log p_early(a passage with an
         answer|x) if configured.
 
-        Each of a question's two terms is 0 if no passage has an answer (released code). The loss is the mean of their
-        sum over the questions with such a passage. If there is no such question, the weights stay; in the released
-        code Adam's moments and the weight decay still move them.
+        Each of a question's two terms is 0 if none of its passages has an answer (released code). The loss is the mean
+        of the terms' sum, over the questions with such a passage. Without such a question the weights stay; in the
+        released code Adam's moments and the weight decay still move them.
         """
         settings = self._settings
         chosen = self._order.take(step * settings.batch_size, settings.batch_size)
@@ -138,7 +138,7 @@ class FinetuneTask(ModelsTask):
         return values | stepped
 
     def _find(self, numbers: np.ndarray) -> tuple[Found, Tensor]:
-        """Retrieve passages for some training questions, and return their vectors [B, D] as well."""
+        """Retrieve passages for some training questions, and return also the questions' vectors [B, D]."""
         settings = self._settings
         early = settings.early_loss_candidates
         size = max(settings.candidates, early)
@@ -166,7 +166,7 @@ class FinetuneTask(ModelsTask):
         """Compute gradients of the loss, `micro_batch` questions at a time; return the sums of the objective, of
         log p_early and of log p(y|x).
 
-        The query tower's backward pass runs once at the end, so that each question is encoded (and drops out) once.
+        The query tower's backward pass runs once at the end, so that each question is encoded once, with one dropout.
         """
         leaf_BD = query_BD.detach().requires_grad_(query_BD.requires_grad)
         at_once = self._params.launch.micro_batch or max(1, len(useful))

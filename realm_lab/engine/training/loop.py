@@ -34,7 +34,7 @@ class TrainingTask(Protocol):
     """The interface between a stage and the loop. A task may also have these methods:
 
     - `evaluate(step) -> dict` and `watch(step) -> dict`: metrics of the state after `step` finished steps, called at
-      the start, at the end and every `evaluation_interval_steps` or `watch_interval_steps`; rank 0's are logged;
+      the start, at the end and every `evaluation_interval_steps` or `watch_interval_steps`; rank 0 logs its values;
     - `flags() -> Iterable[Flag]`: warnings for the run's status, called after every step;
     - `uncounted_flop() -> float`: operations so far of its steps inside `core.flop.uncounted`.
     """
@@ -64,7 +64,7 @@ def train(
     SystemExit: a signal to stop came (core/process.py); a checkpoint was written (code 128 + signal)."""
     folder = run.path / "checkpoints"
     first, size = ranks().rank == 0, ranks().size
-    mine = () if first else (ranks().rank,)  # each rank drops out other units; rank 0 those of a single process
+    mine = () if first else (ranks().rank,)  # dropout differs by rank; rank 0 has that of a single process
     found = _newest(folder)
     if found:
         for at in [at for at in later if at < found.step][-1:]:
@@ -74,7 +74,7 @@ def train(
     if first:
         run.metrics.truncate_after(step if found else -1)
         run.start(task.total_steps)
-        run.count_flop(_operations(task, flop))  # those of the checkpoint: later steps run again
+        run.count_flop(_operations(task, flop))  # up to the checkpoint: later steps run again
     if not found:
         _measure(task, run, 0)
 

@@ -99,8 +99,8 @@ class ScheduledAdamW:
             )
 
     def _first_moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """Return zeros, and the number of steps for the bias correction, which BERT's optimiser lacks: 1 - beta^t is
-        exactly 1 after infinitely many steps."""
+        """Return zero moments, and a step count of 0. BERT's optimiser lacks the bias correction: then the count is
+        infinite, so that 1 - beta^t is exactly 1."""
         steps = torch.tensor(0.0 if self._recipe.bias_correction else torch.inf, device=parameter.device)
         return {"step": steps, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
 
@@ -147,7 +147,7 @@ class TrainedModels:
         trains_reader: bool,
         *towers: bool,
     ) -> TrainedModels:
-        """Choose the modules that a stage trains: `trains_reader`, and `towers` for the query and document tower."""
+        """Train the reader if `trains_reader`. `towers`: train the query tower, train the document tower."""
         models = cls(reader, embedder)
         frozen = frozen_names(reader, params)
         models.train("reader", reader, settings.reader, settings.steps, frozen, trains_reader)

@@ -19,7 +19,7 @@ from realm_lab.engine.models.inputs import Batch, join, pad_positions
 MASK_RATE = 0.15  # share of words masked in pairs without a masked salient span (BERT)
 REMOVAL_RATE = 0.9  # how often the query is removed from its passage (Lee et al. 2019)
 CUT = 0.3, 0.7  # shares of a passage between which it is cut into halves
-READ_FRACTION = 0.5  # share of pairs with a picture in which all salient spans are masked; the others have one masked
+READ_FRACTION = 0.5  # share of pairs with a picture that have all salient spans masked; the rest have one masked
 SALIENT_FRACTION = 0.5  # share of pairs without a picture in which one salient span is masked instead of words
 
 
@@ -32,7 +32,8 @@ class Pair(NamedTuple):
 
 
 class ArticlePairs:
-    """Toy filler articles: sentences, restated (related), or with another fact of the subject or another article."""
+    """Pairs from toy filler articles: a sentence, and its restatement (related), another fact of its subject, or a
+    statement of another article."""
 
     def __init__(self, articles: Articles):
         self._articles = articles
@@ -82,8 +83,8 @@ class InverseCloze:
 
 class Captions:
     """Filler statements, and pictures of their subject. The Inverse Cloze Task removes a sentence from its passage,
-    which is impossible in a picture. So the picture shows another fact, or, as often as the sentence is kept, the
-    same fact."""
+    which is impossible in a picture. So the picture shows another fact, or, as often as that task leaves a
+    sentence in its passage, the same fact."""
 
     def __init__(self, articles: Articles, vocabulary_size: int):
         self._articles = articles

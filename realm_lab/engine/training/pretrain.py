@@ -109,7 +109,7 @@ class PretrainTask:
         at_once = launch.micro_batch or max(1, len(mine))
 
         # Retrieve, read, marginal likelihood, backward: `at_once` sentences at a time, whose gradients add up. The
-        # loss is the mean over the sentences, or over the masked words where each is marginalised by itself.
+        # loss is the mean over the sentences, or over the masked words if each word is marginalised by itself.
         self.reader.train()
         self.retriever.embedder.train()
         self._models.zero_grad()
@@ -240,7 +240,7 @@ class PretrainTask:
         """Restore the result of `tensors`, the index included. If the null document changes at this step, the new one
         is initialised."""
         is_changed, null = step == self._null_from, self.retriever.embedder.null_vector
-        if null is not None:  # the task before may have none: then zeros, in every copy of the embedder
+        if null is not None:  # zeros, in every copy of the embedder, if the task before had no null vector
             copies = [name for name in tensors if name.endswith(".query_projection.weight")]
             vectors = {f"{name.removesuffix('.query_projection.weight')}.null_vector" for name in copies}
             tensors = {name: torch.zeros_like(null) for name in vectors} | tensors

@@ -40,15 +40,15 @@ DEPTH = 2
 class ReaderProbe:
     """Measures the reader's gain from given passages, without retrieval, on a fixed set of held-out sentences.
 
-    If gold passages are known, the sentences have one and a masked span of MAIN_KIND. Each sentence has its first
-    salient span masked, and is read with
+    If gold passages are known, only sentences with one and with a first span of MAIN_KIND are used. Each sentence has
+    its first salient span masked, and is read with
       gold: the passage known to contain the answer (Sentences.gold); if none is known but the passage of origin is
         (X = Z), another passage of the article of origin that contains the answer - never the origin, which contains
         the sentence itself;
       same article: a passage of the gold passage's article (or the origin's) without the answer (as wordpieces), and
         not the origin;
       random: any passage of another article.
-    Choices among several are drawn from `seed`; a sentence that lacks one of these passages does not count for it.
+    Choices among several are drawn from `seed`; a sentence that lacks one of these passages is left out of its mean.
     """
 
     def __init__(self, params: Params, sentences: Sentences, passages: Passages, special: SpecialIds, seed: int):
@@ -137,8 +137,8 @@ class StalenessProbe:
     @torch.no_grad()
     def sampled(self, retriever: Retriever) -> tuple[Drift, np.ndarray]:
         """Estimate the drift from few fresh vectors, and return the rows that are embedded for it, [P]: a fixed sample,
-        and the top results of the index. A fresh index is assumed to find only these, so the overlap is never below
-        the exact one; the fewer passages are embedded, the more it exceeds that."""
+        and the top results of the index. A fresh index is assumed to find only these rows, so the estimated overlap
+        is never below the exact one. The fewer passages are embedded, the higher it is."""
         with evaluating(retriever.embedder):
             query_BD = retriever.embed_queries(self._queries)
             searched_BD = retriever.search_queries(self._queries, query_BD)
@@ -163,7 +163,7 @@ class StalenessProbe:
         return exclude._replace(group_N=pool if exclude.group_N is None else exclude.group_N[pool])
 
     def _find(self, retriever: Retriever, query_BD: Tensor, count: int) -> np.ndarray:
-        return retriever.find(query_BD, count, self._exclusion(retriever), exactly=True)  # a missed row is not stale
+        return retriever.find(query_BD, count, self._exclusion(retriever), exactly=True)  # search errors are no drift
 
     def _drift(
         self, retriever: Retriever, query_BD: Tensor, fresh_BK: np.ndarray, fresh: Callable[[np.ndarray], Tensor]

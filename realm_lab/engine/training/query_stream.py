@@ -42,7 +42,7 @@ class QueryStream:
         return found
 
     def masked(self, row: int, generator: np.random.Generator) -> MaskedSentence:
-        """Mask the positions of a sentence that the scheme chose."""
+        """Mask a sentence at the positions that the scheme chooses; add its question if the parameters ask for one."""
         tokens, settings = self._sentences.tokens[row], self._settings
         request = MaskRequest(
             len(tokens),

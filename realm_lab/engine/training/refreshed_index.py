@@ -87,7 +87,7 @@ class RefreshedIndex:
         return float(overlap)
 
     def _map(self, options: Mapped) -> None:
-        """Fit the map from queries to the index on the current vectors of evenly spaced passages."""
+        """Fit the map that takes current queries to the index, on evenly spaced passages."""
         index, count = self._retriever.index, len(self._cost_N)
         assert index is not None
         if not self._moves:

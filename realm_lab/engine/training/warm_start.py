@@ -1,7 +1,7 @@
 """The warm start: BERT training of the reader, then the Inverse Cloze Task for the embedder (section 3.4)."""
 
 # Shapes: B examples of this rank, G examples of all ranks, M masked positions, P masked positions of all examples,
-# D embedding size, A attempts and the whole phase
+# D embedding size, A attempts, and an entry for the whole phase
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from realm_lab.records.run import Flag
 
 LAST_STEPS = 20  # the accuracy of an attempt, and of the whole phase, is averaged over them
 LOW_ACCURACY = 0.5  # the run is flagged if the Inverse Cloze Task ends with a lower accuracy in the batch
-JUDGED_STEPS = 100  # with fewer steps the accuracy is not judged, since a smoke test learns nothing on purpose
+JUDGED_STEPS = 100  # with fewer steps the accuracy is not judged, since a smoke test is too short to learn
 
 FEW_PASSAGES = 0.5  # the run is flagged if the Inverse Cloze Task can use a smaller share of the passages
 
@@ -99,8 +99,8 @@ class WarmStartTask:
         return values
 
     def _place(self, step: int) -> tuple[int, int, int]:
-        """Return the attempt that a step of the embedder's phase belongs to (-1: the whole phase), its number there,
-        and the number of steps there."""
+        """Return the attempt that a step of the embedder's phase belongs to (-1: the whole phase), the step's number in
+        this attempt, and the attempt's number of steps."""
         attempt, position = divmod(step - self.reader_steps, max(1, self._attempt_steps))
         if attempt < self._attempts:
             return attempt, position, self._attempt_steps
@@ -158,7 +158,7 @@ class WarmStartTask:
     def _embedder_batch(self, step: int, mine: range) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
         """Return queries, titles and bodies of a rank's share of a step. All ranks draw the whole batch.
 
-        If there are captions, every other pair is a caption with its picture; if no passage can be used, all pairs are.
+        If there are captions, every other pair is a caption with its picture; all are if no passage can be used.
         """
         settings = self._settings.embedder
         generator = numpy_generator(self.seed, "inverse-cloze-sentences", step)

@@ -87,7 +87,7 @@ def candidate_health(
 
 
 class CollapseWatch:
-    """Bounds with patience: a flag is raised once a quantity was out of its bounds in every update of `patience_steps`.
+    """Bounds with patience: a flag is raised once a quantity was out of bounds in every update for `patience_steps`.
 
     Only calls of `update` with a value of the quantity count; one value inside the bounds restarts the count.
     Values of single batches are noisy, so a run near a bound may cross it and not be flagged. The bound of held-out
