@@ -54,7 +54,7 @@ class ClozeReading(NamedTuple):
     """Result of reading a sentence under its candidates."""
 
     id: str
-    prediction: str  # from a causal language model: the answer, or ""
+    prediction: str  # of a causal language model: the known answer, or "" if another text is more likely
     exact_match: bool
     log_likelihood: float  # log p(y|x) of the answer, nats
     null_log_likelihood: float  # log p(y|null, x)

@@ -20,8 +20,9 @@ DEPTH = 5
 
 
 def question_forms(rows_BK: np.ndarray, gold: Sequence[np.ndarray], passages: Passages) -> dict[str, float]:
-    """Return each form's share of the first DEPTH passages, recall of its gold passages, and share of the first gold
-    passages found. The last counts only questions with gold passages in several forms, one of them found."""
+    """Return for each form its share of the first DEPTH passages, the recall of its gold passages, and the share of
+    questions whose first found gold passage has this form. That last share is over the questions with gold passages in
+    several forms and one found."""
     names, form_N = passages.forms
     values: dict[str, float] = {}
     if len(names) < 2 or not any(map(len, gold)):

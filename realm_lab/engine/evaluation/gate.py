@@ -38,7 +38,7 @@ class Mean(NamedTuple):
 class Support(NamedTuple):
     """Comparison of a supporting passage with others; all or none of them contain the answer's words. Nats per span."""
 
-    spans: int  # with both kinds of passages
+    spans: int  # with a supporting passage and another to compare it with
     with_words: int  # of these, spans whose passages all contain the answer's words
     over_best: Mean  # log p(y|z,x) of the passage that supports the answer, less that of the best of WITHOUT others
     preferred: Mean  # share of the others that have a lower log p(y|z,x); .5: the reader prefers neither
@@ -56,7 +56,7 @@ class Gate(NamedTuple):
     spans: int
     with_answer: int
     over_none: Mean  # log p(y|z,x) of a passage with the answer, less log p(y|null,x)
-    over_best: Mean  # the same gain over the best of WITHOUT passages without the answer
+    over_best: Mean  # log p(y|z,x) of a passage with the answer, less the best of WITHOUT passages that lack it
     among_candidates: Mean  # share of all spans with the answer among the candidates of pre-training
     candidates: int  # passages that pre-training reads per query
     support: Support | None = None  # None: no passage is known that supports an answer and can be compared

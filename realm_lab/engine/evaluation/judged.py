@@ -26,7 +26,7 @@ class Judged(NamedTuple):
 def find_documents(
     retrieve: Callable[[int], np.ndarray], passages: Passages, left_out: Sequence[str], depth: int = RECALL_DEPTH
 ) -> list[list[str]]:
-    """Return the first `depth` documents for each question, best passage first, without the question's document in
+    """Return the first `depth` documents for each question, best passage first, except the question's entry in
     `left_out`. `retrieve(k)` returns the rows of the best k passages, [Q, K], negative beyond the corpus. k is doubled
     until the passages are from enough documents."""
     k = min(depth, len(passages))

@@ -14,7 +14,7 @@ class Scores(NamedTuple):
     """Scores of one answer: official exact match, the released code's span-level exact match (equal wordpieces), F1."""
 
     exact_match: float
-    exact_match_span: float | None  # None if the answer is no span, and, as F1, for regular expressions
+    exact_match_span: float | None  # None if the answer is no span; like f1, None for regular expressions
     f1: float | None
 
 

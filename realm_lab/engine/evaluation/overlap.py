@@ -10,7 +10,8 @@ from realm_lab.engine.corpus.store import Questions
 
 
 class Overlap(NamedTuple):
-    """Overlap of a test question with training: the same question, and one of its answers, to any training question."""
+    """Overlap of a test question with training. `question`: it is a training question too. `answer`: a training
+    question has one of its answers."""
 
     question: bool
     answer: bool

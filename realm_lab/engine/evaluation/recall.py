@@ -23,8 +23,8 @@ QUESTIONS_AT_ONCE = 256
 
 class Ranks(NamedTuple):
     """1-based ranks, per question, of the first passage with an answer, the first gold passage, the last passage of the
-    path, and the first passage that supports the answer. 0: beyond the depth. -1: the question has no answers, needs no
-    path, or no passage is known that supports its answer."""
+    path, and the first passage that supports the answer. 0: beyond the depth. -1: not applicable, as the question has
+    no answers, needs no path, or has no known passage that supports its answer."""
 
     answer: np.ndarray
     gold: np.ndarray

@@ -25,7 +25,7 @@ MAIN_KIND = "object"  # kind of the masked spans that headline measures count if
 
 
 class ClozeResult(NamedTuple):
-    """Per sentence, on the CPU. Column 0 is the null document."""
+    """Results for each sentence, on the CPU. Column 0 is the null document."""
 
     masked: list[MaskedSentence]
     rows_BK: np.ndarray
@@ -75,7 +75,7 @@ def run_cloze(
         readers.append(candidate_reader.read(masked[here], found.rows_BK[here]).log_probs_BK.cpu())
         right.append(candidate_reader.restores(masked[here], found.rows_BK[here, 1]))
     log_reader_BK = torch.cat(readers)
-    is_gold_BK = found.rows_BK == gold_B[:, None]  # an unknown one (-1) equals NULL; this is not used
+    is_gold_BK = found.rows_BK == gold_B[:, None]  # an unknown gold row, -1, equals NULL, and is not used
     log_gold_B = log_reader_BK[np.arange(len(masked)), is_gold_BK.argmax(1)]
     if len(missed := np.flatnonzero(~is_gold_BK.any(1))):
         read = candidate_reader.read([masked[number] for number in missed], gold_B[missed, None])
