@@ -86,8 +86,8 @@ def ask(context: Context, question: str, k: int = 5, retriever: str = "run") -> 
 
 
 def warning(context: Context, question: str) -> str | None:
-    """Return a warning that names the unknown words of a question, or calls the answer meaningless if all are; None:
-    all words are known."""
+    """Return a warning that names the unknown words of a question, or calls the answer meaningless if all words
+    are unknown; None: all are known."""
     encoding = encode_batch_plain(context.tokenizer, [question])[0]
     unknown = [number == context.special.unk for number in encoding.ids]
     words = Counter(encoding.word_ids)

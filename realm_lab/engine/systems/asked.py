@@ -117,8 +117,8 @@ class AskedQuestions:
         return [matches(answer.text, own, kind, self.patterns, identity) for answer, own, kind, identity in asked]
 
     def updates(self, answers: Mapping[str, Sequence[Answer]]) -> list[dict[str, Any]]:
-        """Return the input of question_summary, a row per question: if the references changed, and, with each corpus,
-        if the answer is one of the old and of the new references."""
+        """Return the input of question_summary, a row per question: `changed` if its references have changed, and for
+        each corpus, if the answer `matches_old` references, and if it `matches_new` ones."""
         changed = [was != now for was, now in zip(self.answers, self.answers_updated, strict=True)]
         rows: list[dict[str, Any]] = [{"changed": each} for each in changed]
         for side, given in answers.items():

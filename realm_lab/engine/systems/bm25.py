@@ -85,8 +85,8 @@ class Terms(dict[str, list[str]]):
 
 
 def count_terms(bodies: Sequence[str], titles: Sequence[str]) -> pa.RecordBatch:
-    """Return the sorted terms of passages, each with the numbers of its passages and its counts in bodies and titles.
-    The first entry, None, stands for any term: its counts are the lengths."""
+    """Return the sorted terms of passages, each with the rows of its passages and its counts in bodies and titles.
+    The first entry, None, stands for any term: its counts are the lengths of the texts."""
     terms, size = Terms(), len(bodies)
     vocabulary: dict[str, int] = defaultdict(itertools.count().__next__)
     ids = [list(map(vocabulary.__getitem__, terms.of(text))) for text in chain(bodies, titles)]
@@ -156,7 +156,7 @@ class Bm25:
 
     def search(self, questions: Sequence[str], depth: int) -> Retrieved:
         """Return the best `depth` passages of each question, among equal ones the first. Only passages that share a
-        term with it are found: row NO_ROW, score NO_SCORE if there are fewer."""
+        term with the question are found; NO_ROW with NO_SCORE if there are fewer."""
         rows_QK = np.full((len(questions), depth), NO_ROW, np.int64)
         scores_QK = np.zeros((len(questions), depth), np.float32)
         terms = Terms()
@@ -192,7 +192,7 @@ class Bm25:
 def best_rows(score_N: np.ndarray, count: int) -> np.ndarray:
     """Return the rows of the highest scores, the highest first; among equal scores the first row first, int64 [count].
 
-    bm25s' `retrieve` chooses among equal scores by numpy's partition: differently on another processor.
+    bm25s' `retrieve` chooses among equal scores by numpy's partition, which differs between processors.
     """
     least = torch.from_numpy(score_N).topk(count).values[-1].item()
     above, equal = np.flatnonzero(score_N > least), np.flatnonzero(score_N == least)

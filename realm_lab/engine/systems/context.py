@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Knowledge(NamedTuple):
-    """A knowledge corpus. Passages that are also in the `previous` one, which it updates, are not embedded again."""
+    """A knowledge corpus. Passages that are also in `previous`, the corpus that it updates, are not embedded again."""
 
     passages: Passages
     digest: str  # different for every list of passages
@@ -89,7 +89,7 @@ class Context(CorpusContext):
         )
 
     def _nearest_finished(self, stage: str) -> str:
-        """Describe the differences of the most similar finished run of this system; "" if there is none."""
+        """Describe how the most similar finished run of this system differs; "" if there is none."""
         found, given = [], {"seed": self.run.seed, **flatten(self.params)}
         for record in read_runs(self.runs):
             key = record.stages.get(stage, "")

@@ -59,7 +59,7 @@ class CorpusContext:
         return stream_seed(self.run.seed, "order", self.params.streams.order.get(stage, 0))
 
     def options(self, kind: type[Options]) -> Options:
-        """Return `system_options` of the run's system, which are of this kind."""
+        """Return `system_options` of the run's system, an instance of `kind`."""
         options = options_of(self.params, self.run.system)
         assert isinstance(options, kind)
         return options

@@ -86,7 +86,7 @@ def _supported_clozes(context: Context) -> list[_Supported]:
 
 
 def _asking(sentences: Sentences) -> np.ndarray:
-    """Return rows of sentences with a salient span; if gold passages are known, only those with one and a MAIN_KIND."""
+    """Return rows with a salient span; if gold passages are known, only those with a gold passage and of MAIN_KIND."""
     with_span = sentences.rows_with_spans()
     asks = (np.asarray(sentences.gold)[with_span] >= 0) & (sentences.kinds()[with_span] == MAIN_KIND)
     return with_span[asks] if asks.any() else with_span

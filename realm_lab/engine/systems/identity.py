@@ -115,7 +115,7 @@ def _described_part(parameter: str, choice: Choice) -> dict[str, Any]:
 
 
 def _check_order(params: Params, system: str) -> None:
-    """Refuse a name in `streams.order` that is no training stage, of this system or a registered one."""
+    """Refuse a name in `streams.order` that is no training stage of this or a registered system."""
     if not params.streams.order:
         return
     import_plugins()
@@ -128,7 +128,7 @@ def _check_order(params: Params, system: str) -> None:
 
 def code_roots(params: Params, system: str) -> dict[str, tuple[str, ...]]:
     """Return stage -> the root modules of all of its code, from `prepare` on: its work, the system if the
-    work calls it, and the custom parts that its parameters name."""
+    work calls it, and the plug-ins that it uses."""
     declared, params = system_of(system), fixed_params(params, system)
     source = corpus_source(params.corpus)
     everywhere = plugin_modules(params.plugins)
@@ -213,7 +213,7 @@ def open_stage(runs: Path, run: Run, stage: str) -> StageRun:
 
 def check_measured(runs: Path, run: Run, stage: str) -> None:
     """Check that the curves of a stage were measured with the run's `evaluate` parameters. Curves choose among trials,
-    but the key of the stage lacks these parameters. UserError: they were measured with others."""
+    but the key of the stage lacks these parameters. UserError: they were measured with other values."""
     path = stage_folder(runs, stage, run.key(stage)) / "config.yaml"
     known = read_yaml(path)["params"].get("evaluate", {}) if path.exists() else {}
     for name in ("cloze_sentences", "questions"):
@@ -229,7 +229,7 @@ def record_run(runs: Path, run: Run) -> Run:
     if not path.exists():  # else it is the same run, perhaps with a preset or parameters that do not matter to it
         params, declared = run.params, system_of(run.system)
         inputs = corpus_inputs(params, run.seed)
-        inputs.pop("seed", None)  # the toy world's, which may differ within a cell
+        inputs.pop("seed", None)  # the toy world's seed, which may differ within a cell
         stages = [_stage_identity(params, run.system, stage) for stage in declared.stages]
         cell = {"stages": stages, "inputs": inputs, "system": _system_identity(run.system)}
         recorded = replace(

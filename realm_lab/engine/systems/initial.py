@@ -1,5 +1,5 @@
-"""Initial models of a training stage: from a stage before it, from scratch, or from a folder; the reader's choice and
-the retriever's are independent (pretrain.initial_*, finetune.initial_*; the ablation of Guu, Table 2)."""
+"""Initial models of a training stage: from a stage before it, from scratch, or from a folder. The reader and the
+retriever are chosen independently (pretrain.initial_*, finetune.initial_*; the ablation of Guu, Table 2)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """ORQA (Lee et al. 2019): the Inverse Cloze Task, then fine-tuning with the early loss over many frozen passages.
 
 As in the paper: one softmax over the spans of all passages that are read ("Learning", S_retr + S_read), and the
-early loss, which is added to it. Simplified: the span head and the optimiser are the same in all systems here.
+early loss as a second term. Simplified: the span head and the optimiser are the same in all systems here.
 """
 
 from __future__ import annotations

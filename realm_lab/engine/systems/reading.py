@@ -183,7 +183,7 @@ class DenseRetriever(SpanReader):
 
     def measure(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Measure utility and likelihood on held-out sentences, at step 0 of pre-training (start) and with the initial
-        models of fine-tuning (end); without pre-training they are the same."""
+        models of fine-tuning (end); without pre-training both are the same."""
         from realm_lab.engine.corpus.sources import source_options
         from realm_lab.engine.corpus.vocabulary import wordpieces_by_id
         from realm_lab.engine.evaluation.examples import cloze_examples

@@ -230,7 +230,7 @@ class System:
 
 
 class Systems(Kind[type[System]]):
-    """The registered systems. The options of one are its attribute `options`."""
+    """The registered systems. A system's options are its attribute `options`."""
 
     def find(self, parameter: str, name: str) -> Plugin[type[System]]:
         plugin = super().find(parameter, name)
@@ -307,7 +307,7 @@ def options_of(params: Params, system: str) -> Section:
 
 
 def fixed_params(params: Params, system: str) -> Params:
-    """Return the parameters of a system's runs: those given, with its fixed ones; the same object if it has them.
+    """Return the parameters of a system's runs: `params` with the system's fixed ones; `params` itself if it has them.
     UserError: they contradict each other."""
     fixed = system_of(system).fixed
     if not fixed or params._options is not None:  # a view has them
@@ -355,7 +355,7 @@ def view_of(params: Params, system: str, stage: str, *, key: bool = False) -> Pa
 
 
 def with_options(flat: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Add the default of each option in `names` that is missing in flat parameters; None if it has none."""
+    """Add each option in `names` that is missing in flat parameters, with its default; None if it has none."""
     return {name: _default(name, flat) for name in names if is_option(name)} | dict(flat)
 
 

@@ -30,8 +30,8 @@ def finetune(context: Context, run: StageRun) -> None:
 
 
 def finetune_reader(context: Context, run: StageRun) -> None:
-    """Open-QA fine-tuning of only the reader, on passages that the system finds before it. The query tower stays as it
-    is, and the early loss, which would train only that tower, is left out."""
+    """Open-QA fine-tuning of only the reader, on passages that the system finds beforehand. The query tower stays as
+    it is, and the early loss, which would train only that tower, is left out."""
     fixed = {"train_query_tower": False, "early_loss_candidates": 0}
     settings = context.params.finetune.model_copy(update=fixed)
     initial = initial_state(context, "finetune")
@@ -39,8 +39,8 @@ def finetune_reader(context: Context, run: StageRun) -> None:
 
 
 class FixedPassages:
-    """The training questions' passages by a fixed retriever, with the interface of a trained one. A "vector" is the
-    number of a question. The embedder is carried along untrained."""
+    """Passages of the training questions, found once by a fixed retriever, with the interface of `Retriever`. A
+    "vector" is the number of a question. The embedder is carried along untrained."""
 
     def __init__(self, context: Context, embedder: Embedder, depth: int):
         self.embedder = embedder

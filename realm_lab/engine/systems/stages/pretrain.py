@@ -58,8 +58,8 @@ def _null(params: Params) -> tuple[str, bool]:
 def pretrain_task(
     context: Context, run: StageRun, stack: ExitStack, null_from: int | None = None
 ) -> tuple[PretrainTask, Reader]:
-    """Return pre-training as a task of the loop, and its reader. Its builder, if it has one, is closed with `stack`.
-    `null_from`: the step at which its null document replaces another one."""
+    """Return pre-training as a task of the loop, and its reader. The task's builder, if any, is closed with `stack`.
+    `null_from`: the step at which the task's null document replaces that of the task before."""
     params, seed = context.params, context.run.seed
     reader, embedder, null_offset = initial_state(context, "pretrain")
     compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)

@@ -49,7 +49,8 @@ def warm_start(context: CorpusContext, run: StageRun) -> None:
 
 
 def _initial_encoder(context: CorpusContext, reader: Reader) -> AnyEncoder | None:
-    """Return the initial Transformer of the towers; that of `reader` is copied again when its warm start has ended."""
+    """Return the initial Transformer of the towers; None: from scratch. If it is the reader's, WarmStartTask copies it
+    again after the reader's warm start."""
     start = context.params.warm_start.embedder.initial_encoder
     checkpoint = context.params.model.checkpoint
     if start == "checkpoint" and checkpoint is not None:
