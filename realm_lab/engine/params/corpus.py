@@ -60,9 +60,9 @@ class Corpus(Section):
     sentence_length: Annotated[int, Field(ge=8, le=512)] = 64
     """Wordpieces of a query with its two specials (code: 64 in the Inverse Cloze Task)."""
     tagger: ChoiceField = Choice("rule")
-    """Tagger of salient spans: the source itself (`exact`), rules for names, dates and numbers (`rule`), or a token
-    classifier and expressions for dates, `{name: model, folder: FOLDER}` (Guu, section 3.4: a BERT tagger trained on
-    CoNLL-2003 and a regular expression; neither was released)."""
+    """Tagger of salient spans: the source's own spans (`exact`), rules for names, dates and numbers (`rule`), or a
+    token classifier and expressions for dates, `{name: model, folder: FOLDER}` (Guu, section 3.4: a BERT tagger trained
+    on CoNLL-2003 and a regular expression; neither was released)."""
     files: Files = Files()
 
     @property

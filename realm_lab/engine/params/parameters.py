@@ -75,8 +75,8 @@ class Model(Section):
     share_towers: bool = True
     """One Transformer for queries and passages (code), or two (Lee's text)."""
     score_scale: Literal["none", "inverse_sqrt", "cosine"] = "none"
-    """f(x,z) is the inner product (Guu, section 3.2; code), this divided by the root of projection_size, or the cosine
-    divided by 0.05 (Sentence-BERT, so that f(x,z) is within 20)."""
+    """f(x,z) is the inner product (Guu, section 3.2; code), that product divided by the root of projection_size, or the
+    cosine divided by 0.05 (Sentence-BERT, so that f(x,z) is within 20)."""
     pictures: bool = False
     """Allow passages that are pictures: a patch of 16 x 16 pixels is projected to a vector in place of a wordpiece's,
     with its position (Guu, section 6; Dosovitskiy et al. 2021)."""
@@ -154,8 +154,8 @@ class Pretrain(Section):
     """Share of wordpieces that random schemes mask, at least one per sentence (BERT, SpanBERT); `salient_span` ignores
     it."""
     recurring_spans: Annotated[list[Positive] | None, Field(min_length=2, max_length=2)] = None
-    """Mask only salient spans that are salient in this many other passages, [at least, at most] (Ram et al. 2022:
-    recurring spans), if X is Z; empty: any."""
+    """If X is Z, mask only salient spans that are salient in this many other passages, [at least, at most] (Ram et al.
+    2022: recurring spans); empty: any."""
     candidates: Candidates = 8
     """k: documents read for each query, the null document included (Guu, section 4.3)."""
     candidate_source: ChoiceField = Choice("index")
@@ -171,11 +171,10 @@ class Pretrain(Section):
     exclude_trivial: Literal["off", "passage", "article"] = "passage"
     """Never retrieve the passage that a query comes from (Guu, section 3.4; code), or any passage of its article."""
     marginal: Literal["example", "token"] = "example"
-    """The likelihood marginalises whole answers (Guu, Eq. 1), or each masked token by itself (code)."""
+    """Marginalise the likelihood of the whole answer (Guu, Eq. 1), or that of each masked token (code)."""
     query_form: Literal["masked", "question"] = "masked"
-    """Text that the query tower reads: the sentence with [MASK] (Guu, section 3.2), or a question for the masked span,
-    by its label (Lewis et al. 2019: cloze translation): who, when, where, how many or what, then the rest of the
-    sentence."""
+    """Text that the query tower reads: the sentence with [MASK] (Guu, section 3.2), or a question for the masked span
+    (Lewis et al. 2019: cloze translation): who, when or another word for its label, then the rest."""
     objective: ChoiceField = Choice("marginal")
     """Objective, which defines the retriever's training signal: `marginal` (Guu, Eq. 1), `emdr2`,
     `perplexity_distillation`, `leave_one_out`, `hard_em`, `reinforce`, `jsa` or `gated`. See
@@ -187,9 +186,9 @@ class Pretrain(Section):
     """Prompt of the causal language model: the passage and the sentence up to the masked words, or the whole sentence
     with blanks before them."""
     reward: ChoiceField = Choice("reader")
-    """p(y|z,x) in training: the reader's, or a control without any reader: 1 for the passages that `containment` (they
-    contain the masked wordpieces; Ram et al. 2022) or custom code, `package.module:function`, rewards, and near 0
-    otherwise. The reader measures held-out sentences."""
+    """p(y|z,x) in training: the reader's, or that of a control without a reader, 1 for some passages and near 0 for
+    others: `containment` (1 if a passage contains the masked wordpieces; Ram et al. 2022) or custom code,
+    `package.module:function`. The reader measures held-out sentences."""
     train_reader: bool = True
     """Train the reader (Guu: everything is trained)."""
     train_query_tower: bool = True
@@ -313,7 +312,7 @@ class Finetune(Section):
     """Answer: the best span of the best passage (code), or the text of largest p(y|x), summed over the passages and
     over the spans with its wordpieces (Guu, Eq. 1 and section 3.2)."""
     early_loss_candidates: NonNegative = 5000
-    """Passages of Lee's early loss, -log p(a passage with an answer | x), which is added; 0: no such loss."""
+    """Passages of Lee's early loss, -log p(a passage with an answer | x), added to the loss; 0: without it."""
     train_query_tower: bool = True
     """Train Embed_input; the document vectors stay fixed (Guu, section 3.3)."""
     initial_reader: Annotated[str, content("weights", "previous", "warm_start", "scratch")] = "previous"
@@ -373,8 +372,8 @@ class Launch(Section):
     """Cores per run; 0: an equal share of those that affinity, a container's quota and SLURM allow."""
     builder: str = "inline"
     """Process that embeds the passages of a refresh, with the same numbers: the trainer itself (`inline`), a second one
-    on its machine (`process`), or one started by a command where the same files are, such as `srun --nodes=1`. It helps
-    if an index may be late (pretrain.refresh.delay_steps)."""
+    on its machine (`process`), or one started by a command where the same files are, such as `srun --nodes=1`. A
+    second one helps if an index may be late (pretrain.refresh.delay_steps)."""
     ranks: Positive = 1
     """Processes of one run, each with a share of every batch (data parallel)."""
     spread_index: bool = False

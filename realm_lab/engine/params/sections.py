@@ -178,7 +178,7 @@ class IndexSearch(Section):
 
     backend: ChoiceField = Choice("exact")
     """Every passage (`exact`; `faiss_flat`), or approximate search (Guu, section 3.3, names no method) by FAISS:
-    inverted lists (`{name: ivf_flat, nlist: 64, nprobe: 4}`), these with product quantisation (`ivf_pq`: `nlist`,
+    inverted lists (`{name: ivf_flat, nlist: 64, nprobe: 4}`), such lists with product quantisation (`ivf_pq`: `nlist`,
     `nprobe`, `M`, `nbits`), a graph (`hnsw`: `M`, `efConstruction`, `efSearch`), or 8-bit numbers (`sq8`). Each FAISS
     index has the option `overfetch`, the number of passages taken from it per requested one. Defaults: nlist 4
     sqrt(passages), nprobe a sixteenth of nlist. The index is built again whenever a vector has changed, and the
@@ -190,13 +190,12 @@ class Refresh(Section):
     """Refresh of the MIPS index while the weights move, and its delay."""
 
     policy: Annotated[ChoiceField, off("never")] = Choice("interval")
-    """Refresh policy: `interval`, `schedule`, `drift`, `map` or `never`. `interval`: every `interval_steps`
-    (Guu, section 4.5). `{name: schedule, intervals: [[0, 100], [1000, 500]]}`: pairs [from_step, interval]; a refresh
-    at each from_step above 0, then in its interval (0: none). `{name: drift, overlap: 0.8}`: a check every
-    `interval_steps`, and a refresh when the index finds a smaller share of the fresh top k of fixed queries, estimated
-    from above on a sample of the passages. `{name: map, sample: 0.02, kind: orthogonal, every_steps: 5}`: every
-    `interval_steps` the index is rebuilt, and every `every_steps` between them the queries are mapped into it, by a
-    fit on a sample of the passages."""
+    """Refresh policy: `interval`, `schedule`, `drift`, `map` or `never`. `interval`: every `interval_steps` (Guu,
+    section 4.5). `{name: schedule, intervals: [[0, 100], [1000, 500]]}`: pairs [from_step, interval]; a refresh at each
+    from_step above 0, then in its interval (0: none). `{name: drift, overlap: 0.8}`: a check every `interval_steps`,
+    and a refresh when the index finds a smaller share of the fresh top k of fixed queries, by an upper estimate on a
+    sample of passages. `{name: map, sample: 0.02, kind: orthogonal, every_steps: 5}`: the index is rebuilt every
+    `interval_steps`; between rebuilds, a map of queries into it is fitted on a sample every `every_steps`."""
     interval_steps: Positive = 500
     """Steps between two refreshes (Guu, section 4.5: about 500); for policy drift, between two checks."""
     delay_steps: NonNegative = 0

@@ -14,8 +14,8 @@ class Bm25Options(Section):
     open-domain question answering."""
 
     k1: Annotated[float, Field(ge=0.0)] = 0.9
-    """Count of a term at which BM25 gives half of the weight that it can have, in a passage of mean length."""
+    """Count of a term that gives it half of its largest weight, in a passage of mean length."""
     b: Annotated[float, Field(ge=0.0, le=1.0)] = 0.4
     """Growth of the count k1 with a passage's length: 0 none, 1 in proportion."""
     title_weight: Annotated[float, Field(ge=0.0)] = 1.0
-    """Weight of a count in the title, that of the body being 1; 0: titles are not searched."""
+    """Weight of a term in the title; in the body it is 1. 0: titles are not searched."""

@@ -1,4 +1,4 @@
-"""Refresh policies as plain decisions; when their indexes come into use is tested in training/test_refreshed_index.py."""
+"""Refresh policies as plain decisions; when an index comes into use is tested in training/test_refreshed_index.py."""
 
 import sys
 from pathlib import Path
