@@ -26,6 +26,7 @@ FORMAT = 1  # raise it when digests are computed in another way
 DIGITS = 16
 MISSING = "missing"  # the digest of a module that cannot be found
 INSTALLED = {"site-packages", "dist-packages"}
+_MAY_IMPORT = (ast.stmt, ast.excepthandler, ast.match_case)  # parts of a syntax tree that contain import statements
 
 Examined = tuple[str, tuple[tuple[str, str], ...]]  # digest; (module, name) of each `from module import name`
 
@@ -178,8 +179,10 @@ def _examine(source: bytes, path: Path, package: str) -> Examined:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
         raise UserError(error, "mend it", path=path) from None
-    dump = hashlib.sha256("".join(_dump(tree)).encode()).hexdigest()[:DIGITS]
-    return dump, tuple(dict.fromkeys(_imports(tree, package)))
+    dump: list[str] = []
+    _dump(tree, dump.append)
+    digest = hashlib.sha256("".join(dump).encode()).hexdigest()[:DIGITS]
+    return digest, tuple(dict.fromkeys(_imports(tree, package)))
 
 
 def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
@@ -196,27 +199,28 @@ def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
             yield from _imports(branch, package)
     else:
         for child in ast.iter_child_nodes(node):
-            yield from _imports(child, package)
+            if isinstance(child, _MAY_IMPORT):
+                yield from _imports(child, package)
 
 
-def _dump(node: object) -> Iterator[str]:
-    """Yield a syntax tree as text, without docstrings and without empty fields, which depend on Python's version."""
+def _dump(node: object, put: Callable[[str], None]) -> None:
+    """Put a syntax tree as text, without docstrings and without empty fields, which depend on Python's version."""
     if isinstance(node, ast.AST):
-        yield f"{type(node).__name__}("
+        put(f"{type(node).__name__}(")
         for name in node._fields:
             value = getattr(node, name, None)
             if value is None or value == [] or name in ("type_comment", "kind", "ctx"):
                 continue
-            yield f"{name}="
-            yield from _dump(value)
-        yield ")"
+            put(f"{name}=")
+            _dump(value, put)
+        put(")")
     elif isinstance(node, list):
         for one in node:
             if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) and type(one.value.value) is str):
-                yield from _dump(one)
-                yield ","
+                _dump(one, put)
+                put(",")
     else:
-        yield repr(node)
+        put(repr(node))
 
 
 def _read_cache(cache: Path | None) -> dict[str, Examined]:
