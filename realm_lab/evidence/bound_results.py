@@ -1,7 +1,8 @@
 """Answers queries of claims.yaml from the reports of studies, and looks numbers up in a named source.
 
-A query is `[STUDY/]VARIANT METRIC [FIELD]`, `VARIANT - VARIANT METRIC [difference|size]`, `VARIANT FIELD`, or for a
-verdict `VARIANT METRIC above|below VARIANT METRIC`. VARIANT may name several as `A|B`; `*` is all except the baseline.
+The query of a number is `[STUDY/]VARIANT METRIC [FIELD]`, `VARIANT - VARIANT METRIC [difference|size]` or `VARIANT
+FIELD`. The query of a verdict is `VARIANT METRIC [FINDING]` or `VARIANT METRIC above|below VARIANT METRIC`. VARIANT may
+name several variants as `A|B`; `*` names all except the baseline.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ WORDS_OF_NUMBERS = "zero one two three four five six seven eight nine ten eleven
 OPEN = {
     Kind.NOT_SIGNIFICANT, Kind.INCONCLUSIVE, Kind.EQUIVALENT, Kind.TOO_FEW_SEEDS, Kind.NOTHING_LEARNED,
 }  # fmt: skip
-# A verdict with any other word has no known meaning; `a little` counts as one word.
+# The words that a verdict with a known meaning may have; `a little` counts as one word.
 KNOWN = frozenset(
     "a-little an a the is are was were be do does did can could no not neither nor significant significantly far much "
     "also and or any possible difference loss gain retrieval established equal equivalent ruled out better best worse "
@@ -74,7 +75,7 @@ def to_number(text: str) -> tuple[float, int]:
 
 
 def agrees(text: str, value: float) -> bool:
-    """True if the value, rounded to the decimals of the text, is its number; a tie may be rounded up or down."""
+    """True if `value`, rounded to the decimals of `text`, is the number in `text`; a tie may be rounded up or down."""
     number, decimals = to_number(text)
     return abs(number - value) <= 0.5 * 10.0**-decimals + 1e-9
 
@@ -111,7 +112,7 @@ class BoundResults:
         return self._read[name]
 
     def cells(self, text: str, study: str) -> tuple[str, list[str]]:
-        """Return the (study, cells) that `text`, the first word of a query, names. `study`: used if it names none."""
+        """Return (study, cells) of `text`, the first word of a query. `study`: the study if the text names none."""
         head, slash, rest = text.partition("/")
         name, cells = (head, rest) if slash else (study, text)
         if not name:
@@ -184,8 +185,8 @@ class BoundResults:
         return abs(float(found)) if field == "size" else float(found)
 
     def check_source(self, where: str, numbers: list[str]) -> None:
-        """Look numbers up in `where`, `FILE` or `FILE, HEADING`; any other source is not checked. UserError: the file
-        has neither one of the numbers nor one that rounds to it."""
+        """Look numbers up in the source `where`, `FILE` or `FILE, HEADING`; any other source is not checked. UserError:
+        the source lacks one of the numbers, and has no number that rounds to it."""
         name, _, heading = where.partition(", ")
         if not (self._root / name).is_file():
             return
@@ -232,7 +233,8 @@ class BoundResults:
 
 def fits(results: BoundResults, query: str, study: str, verdict: str, before: str = "", after: str = "") -> str:
     """Compare a verdict with the results; returns the contradiction, "" if there is none. before, after: the text
-    around the verdict. UserError: no such finding, a verdict without a known meaning, or a negation next to it."""
+    around the verdict. UserError: no such finding, or a verdict without a known meaning or with a negation next to it.
+    """
     words = query.split()
     if turned := BEFORE.search(before) or AFTER.search(after):
         said = " ".join(turned[0].split())
@@ -275,8 +277,8 @@ def fits(results: BoundResults, query: str, study: str, verdict: str, before: st
 
 
 def _extreme(results: BoundResults, study: str, cells: list[str], metric: str, verdict: str) -> str:
-    """Check `best` and `worst`: the cell has the extreme mean and differs significantly from the baseline, or it is the
-    baseline and all others differ from it. Returns the contradiction, "" if there is none."""
+    """Check `best` or `worst`: the cell must have the extreme mean, and differ significantly from the baseline. If the
+    cell is the baseline, all other cells must differ from it. Returns the contradiction, "" if there is none."""
     report, findings = results.study(study)
     means = {cell.name: summarise(column(report.results, cell.name, metric).values()) for cell in report.record.cells}
     known = {one: found.mean for one, found in means.items() if found}

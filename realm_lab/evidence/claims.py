@@ -32,7 +32,7 @@ TOKEN = re.compile(rf"(?P<number>{NUMBER}|{COUNTED})|(?P<verdict>{VERDICTS})", r
 AROUND = 80  # characters before and after a verdict in which a negation is looked for
 SLOT = re.compile(r"\{([^{}]*)\}")
 # A sentence with one of these words states an outcome: a verdict, a plan, the scope of a result, or the answer to a
-# question. A claim must quote such a sentence whole, and emphasised text as well, so that no edit of it goes unnoticed.
+# question. Claims must quote such a sentence in full, and emphasised text as well, so that no edit goes unnoticed.
 OUTCOME = re.compile(
     rf"{VERDICTS}|\b(?:declar\w+|criteri(?:on|a)|met|missed|confirm\w*|toys?|synthetic|real|scale|GPUs?|papers?|open"
     r"|shown?|shows|prove\w*|established|above|below|more|less|fewer|gains?|loss|loses?|costs?|harms?|helps?"
@@ -92,7 +92,8 @@ class Checked(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """An entry of claims.yaml. `study`: the study of queries that name none; `source`: the origin of other numbers."""
+    """An entry of claims.yaml. `study`: the study of queries that name none; `source`: the origin of its numbers if
+    they come from no study."""
 
     template: str
     line: int
@@ -101,8 +102,8 @@ class Claim(NamedTuple):
 
 
 def check(root: Path, files: list[str], results: BoundResults | None = None, source: Path | None = None) -> Checked:
-    """Check `files`, by default all that `source` (ROOT/claims.yaml) lists; names are relative to the folder of
-    `source`. Files that LaTeX includes are checked too. UserError: `source` is malformed or does not list a file."""
+    """Check `files`, by default all that `source` (default: ROOT/claims.yaml) lists; they are relative to its folder.
+    Files that LaTeX includes are checked too. UserError: `source` is malformed, or lacks a file that is not LaTeX."""
     is_needed = source is not None or not files
     source = source or root / CLAIMS
     bound_to = read_claims(source) if is_needed or source.exists() else {}
@@ -133,8 +134,8 @@ def check(root: Path, files: list[str], results: BoundResults | None = None, sou
 
 
 def _unlisted(bound_to: Iterable[str], source: Path, results: BoundResults) -> Iterator[Problem]:
-    """Yield a problem for each unlisted section, in the folders of listed pages, with a number of three decimals and a
-    link to a report."""
+    """Yield a problem for each section that has a number with three decimals and a link to a report, but is not listed.
+    The folders of the listed pages are searched."""
     for folder in sorted({source.parent / Path(name.partition(PART)[0]).parent for name in bound_to}):
         for path in sorted(folder.glob("*.md")):
             name = path.relative_to(source.parent).as_posix()
@@ -250,7 +251,7 @@ class _Text:
                 self.check(slot, claim.study)
 
     def _differs(self, claim: Claim, near: re.Match[str]) -> None:
-        """Report each slot of a claim with another verdict, or no number, in a text with the claim's other words."""
+        """Report each slot of a claim with another verdict, or no number, in a text with the rest of the claim."""
         for number, (query, words) in enumerate(map(_parts, SLOT.findall(claim.template))):
             start, end = near.span(f"s{number}")
             self._spans.append((start, end))
@@ -271,8 +272,8 @@ class _Text:
             self.check(Slot(*said, self.text[slice(*query)].strip(), None if is_number else text), "", text)
 
     def included(self, folder: Path, main: Path) -> list[str]:
-        """Return the files that this text includes, relative to `folder`. Each is looked for from `main`, the folder of
-        the main text, and from the folder of this text. A missing file is a problem."""
+        """Return the files that this text includes, relative to `folder`. Each is looked for in `main`, the folder of
+        the main text, and in the folder of this text. A missing file is a problem."""
         found = []
         for match in INCLUDED.finditer(self.text):
             name = match["file"] or match["word"] or f"{match['folder']}/{match['name']}"
@@ -329,7 +330,7 @@ class _Text:
         self._quoted[start:end] = b"\1" * (end - start)
 
     def _find_unquoted(self) -> None:
-        """Report each sentence with an outcome, emphasised text and table header that claims do not quote whole."""
+        """Report sentences with an outcome, emphasised texts and table headers that claims do not quote in full."""
         ends = [0, *(end.end() for end in SENTENCE_END.finditer(self.prose)), len(self.prose)]
         words = [word.end() - 1 for word in OUTCOME.finditer(self.prose)] + self._verdicts
         places = {bisect_right(ends, place) for place in words if place < ends[-1]}
@@ -371,8 +372,8 @@ def _in_braces(text: str, start: int) -> tuple[int, int]:
 
 
 def _plain_latex(text: str) -> str:
-    """LaTeX as plain text: .79 for \\textbf{.79}, 0.79 for \\num{0,79} and 0{,}79. A comma in braces is a decimal one,
-    unless any comma of the text separates thousands, as in 1{,}000."""
+    """LaTeX as plain text: .79 for \\textbf{.79}, 0.79 for \\num{0,79} and 0{,}79. Commas in braces are decimal commas,
+    unless one in the text separates thousands, as in 1{,}000."""
     text = re.sub(r"(\\num\w*\{\d*),(?=\d)", r"\1.", text)
     if not re.search(r"\b[1-9]\d{0,2}(?:\{,\}\d{3})+(?!\d)", text):
         text = text.replace("{,}", ".")

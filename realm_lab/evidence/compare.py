@@ -1,7 +1,7 @@
 """`realm-lab compare`: compares runs, or cells of studies, with the first one.
 
-The sides become the cells of a temporary study, whose report is written. Cells are paired seed by seed. Single runs
-are one pair, whatever their seeds, and the result holds only for these models.
+The sides become the cells of a temporary study, whose report is written. Cells are paired seed by seed. If each side is
+a single run, the runs are one pair, whatever their seeds, and the result holds only for these models.
 """
 
 from __future__ import annotations
@@ -83,14 +83,14 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
         mine = parameters_of(first)
         base = base or mine
         is_alike = not cells or first.system == cells[0].system  # options of two systems differ
-        # the changes of a side are all its differences from the first: a comparison declares nothing
+        # all differences from the first side count as changes, since a comparison declares none
         names = [key for key in sorted(differing_parameters(base, mine)) if is_alike or not is_system_option(key)]
         changes = {key: mine.get(key) for key in names}
         cells.append(StudyCell(title, title, first.system, changes))
     cells[0] = replace(cells[0], changes={key: base.get(key) for cell in cells for key in cell.changes})
     seeds = {title: {member.seed for member in members if member.cell == title} for title in titles}
     alone = [title for title in titles[1:] if not seeds[titles[0]] & seeds[title]]
-    if len(members) == len(sides):  # a run against a run: one pair, whatever their seeds
+    if len(members) == len(sides):  # single runs are one pair, whatever their seeds
         members = [replace(member, seed=members[0].seed) for member in members]
     everything = tuple(sorted({member.seed for member in members}))
     own = tuple(metric for metric in METRICS.values() if metric.choice is not None)  # the custom metrics

@@ -63,8 +63,8 @@ class Problem(NamedTuple):
 
 
 def note_plan(runs: Path, record: StudyRecord, file: Path, complete: int) -> None:
-    """Add the plan of a study, unless it equals the last plan noted. `complete`: how many runs of these two plans have
-    results."""
+    """Add the plan of a study, unless it equals the last plan noted. `complete`: how many runs of the new plan and of
+    the last one are complete."""
     with exclusive(runs / NAME) as ledger:
         assert ledger is not None  # `exclusive` waits for the lock
         lines = _whole_lines(ledger, runs / NAME)
@@ -76,7 +76,7 @@ def note_plan(runs: Path, record: StudyRecord, file: Path, complete: int) -> Non
         if last and {name: last.fields.get(name) for name in plan} == plan:
             return
         if last and "tune" in plan and plan["tune"] == last.fields.get("tune") and not record.runs:
-            return  # new trials by other code: the plan is noted after they have chosen
+            return  # other code runs new trials: the plan is noted once tuning has chosen
         choice, tuned = _choice(record), _last(lines, record.name, "tuning")
         if choice and (tuned is None or tuned.fields["choice"] != choice):
             trials = sum(len(cell["trials"]) for cell in record.tuning["cells"].values())
@@ -110,7 +110,7 @@ def note_look(runs: Path, study: str, results: Path, complete: int, findings: Ma
 
 
 def plan_of(runs: Path, study: str) -> dict[str, Any] | None:
-    """Return the fields of a report about the plan; None if no plan was noted. The plan is the last one before any
+    """Return what a report shows of a study's plan; None if no plan was noted. The plan is the last one before any
     result, or else the first one. `complete`: runs that had results when it was noted. `deviations`: all changes after
     results were seen. Plans with runs are preferred to plans noted before tuning chose the runs."""
     path = runs / NAME
@@ -136,8 +136,8 @@ def last_look(runs: Path, study: str) -> Line | None:
 
 
 def deviations(lines: list[Line]) -> list[Deviation]:
-    """Return the deviations of one study from its lines: changes after the first look, or by a plan that was noted when
-    runs were complete. A plan that was replaced before any look or further complete run does not count."""
+    """Return the deviations of a study whose lines are given: changes after the first look, or in a plan that was noted
+    when runs were already complete. A plan that was replaced before any look or further complete run does not count."""
     looks = [line.number for line in lines if line.fields["kind"] == "look"]
     kept: list[Line] = []
     last: Line | None = None
@@ -157,7 +157,7 @@ def deviations(lines: list[Line]) -> list[Deviation]:
 
 
 def read_ledger(path: Path) -> list[Line]:
-    """Read every line, unverified. UserError: there is no ledger, or a line is not one of its objects."""
+    """Read every line, unverified. UserError: there is no ledger, or a line is not an object with a ledger's fields."""
     try:
         return _parsed(path.read_text(encoding="utf-8"), path)
     except FileNotFoundError:
@@ -167,8 +167,8 @@ def read_ledger(path: Path) -> list[Line]:
 def verify(root: Path) -> tuple[list[Line], list[Problem]]:
     """Return the ledger's lines and its faults; needs no network.
 
-    The chain comes first: nothing after a broken line can be trusted, so it is the only fault. Otherwise the record,
-    the YAML file, the results and the report of every study must agree with its last lines in the ledger.
+    The chain is checked first. Nothing after a broken line can be trusted, so that line is the only fault. Otherwise
+    the record, the YAML file, the results and the report of every study must agree with its last lines in the ledger.
     """
     path = root / "runs" / NAME
     lines = read_ledger(path)
@@ -286,7 +286,7 @@ def _add(ledger: IO[str], lines: list[Line], kind: str, study: str, fields: dict
 
 
 def _whole_lines(ledger: IO[str], path: Path) -> list[Line]:
-    """Return the lines of the locked file, and remove a last one that a killed process did not finish."""
+    """Return the lines of the locked file, and remove an unfinished last line, which a killed process left."""
     text = ledger.read()
     whole = text[: text.rfind("\n") + 1]
     if whole != text:

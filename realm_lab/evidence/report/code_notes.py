@@ -1,5 +1,5 @@
-"""Notes of a report on the code that computed its runs: code other than today's, accepted changes, and mixed versions;
-and the commits that computed the sides of a comparison."""
+"""Notes of a report on the code that computed its runs: code other than today's, accepted changes, mixed versions, and
+the commits of each side of a comparison."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATCH = "code.patch"
 
 
 def code_notes(study: StudyFrames) -> tuple[list[str], list[str]]:
-    """Return (confounds, notes). A confound: different versions of a module computed the runs, accepted changes aside.
+    """Return (confounds, notes). Confound: different versions of a module computed the runs, except accepted changes.
     Notes: code other than today's computed runs, or changes were accepted."""
     used = {run.name: CodeStates(run.runs).of_run(run.folders(run.runs)) for run in study.runs}
     versions: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))  # module -> digest -> cells

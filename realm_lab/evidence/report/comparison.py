@@ -145,8 +145,8 @@ def compare_cells(
     """Compare the cells in all declared metrics, measured or not, and in the measured exploratory ones; empty before
     the first run has numbers.
 
-    The declared `metrics` times the cells are one family of tests. It leaves out a cost, unless the cost is the first
-    metric or is in `study.delta`. Each cost left out and each exploratory metric is a separate family.
+    The declared `metrics` times the cells are one family of tests. A cost is left out of this family, unless it is the
+    first metric or is in `study.delta`. Each cost left out and each exploratory metric is a separate family.
     """
     known = results.dropna(how="all", subset=metric_columns(results))["cell"]
     measured = [name for name in (*metrics, *study.exploratory) if name in results and results[name].notna().any()]
@@ -232,8 +232,8 @@ def decisions(study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str])
 
 
 def is_tested(name: str, first: str, delta: Mapping[str, float]) -> bool:
-    """True if a declared metric is in the study's family of tests: if it is no cost, or the `first` metric, or in
-    `delta`, metric -> the largest difference that does not matter."""
+    """True if a declared metric is in the study's family of tests: it is no cost, is the `first` metric, or is in
+    `delta` (metric -> the largest difference that does not matter)."""
     return metric_of(name).source != "run" or name == first or name in delta
 
 

@@ -51,7 +51,7 @@ def curve_notes(study: StudyFrames) -> list[str]:
         path = run.folder("pretrain").path / "config.yaml" if "pretrain" in run.stages else None
         if path is None or not path.is_file():
             continue
-        try:  # equal for all seeds of a cell, and then parsed only once
+        try:  # the text is equal for all seeds of a cell, so it is parsed only once
             params = parse_yaml(path.read_text(encoding="utf-8").partition("\nparams:\n")[2], path)
         except (UserError, OSError, UnicodeDecodeError) as error:
             study.problems.append(relative(error, path.parents[2]))

@@ -1,4 +1,4 @@
-"""Effects of the axes of a study: of each point, averaged over the other axes, and interactions of two axes."""
+"""Effects of the axes of a study: effects of each point, averaged over the other axes, and interactions of two axes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from realm_lab.records.study import StudyRecord
 
 
 class AxisEffect(NamedTuple):
-    """A point of an axis compared with the baseline's point, averaged over the points of other axes that have both."""
+    """A point of an axis compared with the baseline's point, averaged over the points of the other axes."""
 
     axis: str
     point: str
@@ -50,8 +50,8 @@ def axis_effects(study: StudyRecord, result: MetricResult) -> list[AxisEffect]:
 
 
 class Interaction(NamedTuple):
-    """The effect of a point of the first axis, against the baseline's, at a point of the second axis, minus its
-    effect at the baseline's point of the second axis."""
+    """A difference of differences: the effect of a point of the first axis at a point of the second axis, minus its
+    effect at the baseline's point of the second axis. An effect is the difference from the baseline's point."""
 
     metric: Metric
     first: str  # points

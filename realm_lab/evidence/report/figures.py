@@ -301,7 +301,7 @@ def plane_figure(
         if path == sorted(path):  # else the line would go back and forth
             place.plot(*zip(*path, strict=True), linewidth=1.4, **how)
         colours |= dict.fromkeys(joined, COLOURS[order % 7])
-        names |= dict.fromkeys(joined, "") if is_log else joined  # there x has few values, which identify points
+        names |= dict.fromkeys(joined, "") if is_log else joined  # on a log axis the few values of x identify points
         ends[title] = max(path)
     for _, name, _ in reversed(present):  # the baseline on top
         mine, colour = spots[spots["cell"] == name], colours.get(name, BLUE)

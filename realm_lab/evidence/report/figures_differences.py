@@ -14,8 +14,8 @@ FEWEST_FOR_MEAN = 5  # seeds; with fewer, only ticks are drawn
 
 
 def differences_figure(results: Sequence[MetricResult], *, has_values: bool = False) -> Any:
-    """A panel of differences for each metric, with a row for each cell. `has_values`: before these panels one has the
-    values of the first metric, with a row for the baseline."""
+    """A panel of differences for each metric, with a row for each cell. `has_values`: an additional first panel has the
+    values of the first metric, with a row for the baseline too."""
     drawn = [one for one in results if any(cell.finding for cell in one.cells)]
     if not drawn:
         return None

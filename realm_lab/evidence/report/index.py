@@ -1,8 +1,8 @@
 """reports/index.html: a table of all studies on one self-contained page, made from the files under reports/.
 
-It shows the reports in reports/, and a committed one in reports/reference/ if reports/ has none of its name with a
-complete run. The numbers of a study come from its results.csv, its date and figure from its folder. A report without a
-results.csv (made by hand, or of a search) is only linked.
+It shows the reports in reports/. A committed report in reports/reference/ is shown if reports/ has no report of this
+name with a complete run. The numbers of a study come from its results.csv, its date and figure from its folder. A
+report without a results.csv (made by hand, or of a search) is only linked.
 """
 
 from __future__ import annotations

@@ -17,6 +17,6 @@ for _name in (*OF_TRAINING, "quality_over_drift", "quality_over_refreshing"):
 
 
 def known_anywhere(kind: Kind[Callable[..., Any]], parameter: str, choice: Choice) -> Choice:
-    """Return the choice of a figure or section with its code, `module:object`, as its name: a registered name is known
-    only where its plug-in is imported. UserError: an unknown name, one that cannot be called, or a wrong option."""
+    """Return the choice of a figure or section with its code, `module:object`, as its name, since a registered name is
+    known only where its plug-in is imported. UserError: an unknown name, code that cannot be called, a wrong option."""
     return Choice(kind.choose(parameter, choice).target, choice.options)

@@ -1,6 +1,6 @@
 """The tables of a report as LaTeX: reports/NAME/tables/*.tex, and all.tex, a document with every table and figure.
 
-A table needs the packages array, booktabs and graphicx; one wider than the line is scaled down to it.
+A table needs the packages array, booktabs and graphicx. A table wider than the line is scaled down to the line.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def escape_markdown(value: Any) -> Markup:
 def pipe_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
     """A Markdown table of rows, with a dash for a key that a row lacks, and columns of numbers flush right.
 
-    A table that is too wide becomes several, each with the first columns, as many as identify the rows.
+    A table that is too wide becomes several tables, each with the first columns, which identify the rows.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = [[str(row.get(name, NOTHING)) for name in names] for row in rows]

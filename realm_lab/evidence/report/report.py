@@ -3,10 +3,10 @@
     results.csv     a row for each run            summary.json    the findings, and further data from the runs
     curves.csv      curves of the figure          examples.json   single questions, for the pages
     report.md       the report, rendered from these files (report_files.py), as are most of figures/*.png
-    report.html     report.md with the examples, one page: of the default run, and with `--html`
-    tables/*.tex    LaTeX tables, with figures/*.pdf and *.svg only with `--paper`
+    report.html     report.md with the examples as one page, for the default run or with `--html`
+    tables/*.tex    LaTeX tables; like figures/*.pdf and *.svg only with `--paper`
 
-A report is not replaced by one of fewer complete runs, unless `force` is given: the others may have run elsewhere.
+A report is replaced by one of fewer complete runs only with `force`, since the missing runs may have run elsewhere.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def write_study_report(
 def write_all(root: Path, *, force: bool = False, studies: Studies | None = None) -> Path:
     """Write the report of every study whose runs are here, and the page of all studies; returns the page.
 
-    A study with fewer complete runs here than its report counts keeps its report; so does a broken one. UserError: no
+    A study with fewer complete runs here than its report counts keeps its report; so does a broken study. UserError: no
     study was run here, and there is no report either.
     """
     root = Path(root)
@@ -128,7 +128,7 @@ def write_all(root: Path, *, force: bool = False, studies: Studies | None = None
     for name in (name for name in studies.names() if not name.startswith(SEARCH)):
         try:
             write_study_report(root, name, force=force, studies=studies)
-        except UserError as error:  # a broken or smaller study must not take the page away from the others
+        except UserError as error:  # a broken or smaller study must not prevent the reports of the others
             print(f"study {name}: its report stays as it is: {error}", file=sys.stderr)
     return write_index(root / "reports")
 

@@ -24,9 +24,9 @@ Group = Literal["", "More results", "How certain", "Per run", "How to reproduce"
 class ReportSection:
     """A part of a report, left out if it is empty. A subclass overrides the attributes that it has.
 
-    `name` names its table in LaTeX; `heading` is its title there and in a folded part. Its piece of report.md has its
-    figures, and then the table of its rows with a `note` below. A `template` replaces table and note; it can use
-    `section`, `report` and `rows`.
+    `name` names its table in LaTeX; `heading` is its title in LaTeX and in a folded part. report.md has its figures and
+    then the table of its rows with a `note` below. A `template` replaces table and note; it can use `section`, `report`
+    and `rows`.
     """
 
     name: ClassVar[str]

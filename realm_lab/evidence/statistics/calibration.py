@@ -25,7 +25,7 @@ from scipy import stats
 from realm_lab.evidence.statistics.intervals import LEVEL, SEED
 from realm_lab.evidence.statistics.paired import BLOCK, EXACT_SEEDS, FEWEST_SEEDS, RESAMPLES, TIED, sign_blocks, signs
 
-STUDIES = 2000  # that are simulated: a rate of 5 % is known to half a point
+STUDIES = 2000  # simulated studies: a rate of 5 % has a standard error of half a point
 SUSPECT = 0.075  # a comparison with a higher rate of false alarms is called skewed
 WIDEST, GRID = 5.0, 501  # the largest normal score of the table of quantiles, and its number of scores
 MOST_SIGNS = 512  # sign vectors; for many seeds these are enough to estimate a rate
@@ -125,7 +125,7 @@ def skewed(
     deltas: np.ndarray, studies: int, generator: np.random.Generator, new_seeds: int | None = None
 ) -> np.ndarray:
     """Simulate differences [studies, seeds, tests] without an effect, with the skewness of each test and the
-    correlations between tests. `new_seeds`: number of seeds (default: those of `deltas`; 0 for a seed a test lacks).
+    correlations between tests. `new_seeds`: number of seeds (default: as `deltas`, and 0 for a seed that a test lacks).
 
     Normal scores with the correlations of the centred differences [seeds, tests] become quantiles of Pearson's type III
     distribution (a shifted gamma, mean 0, variance 1) with each test's skewness.

@@ -187,7 +187,8 @@ def judge(
     absent: int = 0,
 ) -> dict[Key, Finding]:
     """Judge a family of comparisons. `largest`: metric -> the largest difference that does not matter. `spans`: 2 for
-    differences of differences, which reach twice the metric's range. `absent`: comparisons declared, not measured."""
+    differences of differences, which reach twice the metric's range. `absent`: number of comparisons that were declared
+    but not measured."""
     deltas = [comparison.by_seed for _, comparison in found.values()]
     corrected = dict(zip(found, step_down_max_t(deltas), strict=True))
     calibrated = calibrate(deltas)

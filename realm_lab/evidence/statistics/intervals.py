@@ -70,7 +70,7 @@ def t_interval(values: Sequence[float] | np.ndarray, level: float = LEVEL) -> In
 
 
 def per_example_interval(blocks: Sequence[Mapping[Any, np.ndarray]]) -> Interval:
-    """Paired bootstrap over clusters of questions: other questions, but these very trained models.
+    """Interval for other questions and these very trained models, by a paired bootstrap over clusters of questions.
 
     blocks: for each seed, cluster -> the differences in score of its questions. Questions of one article are alike, so
     an article is drawn with all of its questions, in all seeds that have it. The mean is taken over the drawn
@@ -79,7 +79,7 @@ def per_example_interval(blocks: Sequence[Mapping[Any, np.ndarray]]) -> Interval
     if not blocks or min(map(len, blocks)) < FEWEST_CLUSTERS:
         return Interval(-math.inf, math.inf)
     sums, sizes = _by_cluster(blocks)
-    # kinds: [kinds, 2 seeds]. Many clusters have the same sums and sizes, so the count of each kind is drawn.
+    # kinds: [kinds, 2 · seeds]. Many clusters have the same sums and sizes, so the count of each kind is drawn.
     kinds, counts = np.unique(np.hstack([sums, sizes]), axis=0, return_counts=True)
     drawn = np.random.default_rng(SEED).multinomial(len(sums), counts / len(sums), size=BOOTSTRAPS) @ kinds
     means = drawn[:, : len(blocks)] / np.maximum(drawn[:, len(blocks) :], 1)
@@ -91,9 +91,10 @@ def seeds_and_questions_interval(blocks: Sequence[Mapping[Any, np.ndarray]]) -> 
     """Interval of the mean difference for other seeds and other questions; `blocks` as in `per_example_interval`.
 
     Seeds and clusters of questions are crossed random effects. The spread of the seeds' means has the variance between
-    seeds and the noise of single answers. It lacks the variance of the choice of questions, which all seeds share. This
-    is the covariance of two seeds' means, from the clusters that both have. Student's t, with Satterthwaite's degrees
-    of freedom; without shared questions it is `t_interval`. Fewer than three seeds or too few clusters: infinite.
+    seeds and the noise of single answers. It lacks the variance of the choice of questions, which all seeds share. That
+    variance is the covariance of two seeds' means, from the clusters that both have, and is added. The interval is
+    Student's, with Satterthwaite's degrees of freedom; without shared questions it is `t_interval`. Fewer than three
+    seeds or too few clusters: infinite.
     """
     if len(blocks) < FEWEST_FOR_SPREAD or min(map(len, blocks)) < FEWEST_CLUSTERS:
         return Interval(-math.inf, math.inf)

@@ -70,8 +70,9 @@ def step_down_max_t(tests: Sequence[Mapping[int, float]]) -> list[float]:
     """Sign-flip p of each of several tests (seed -> delta): any false alarm among all is as rare as in one test.
 
     A seed's deltas change sign together in all tests. The statistic, |sum of the deltas| / root of the sum of their
-    squares, grows with |t|. p is the share of sign vectors whose largest statistic, over the test and all tests with a
-    smaller observed one, reaches the observed one of the test; it is at least the p of any test with a larger one.
+    squares, grows with |t|. p is the share of sign vectors whose largest statistic reaches the observed statistic of
+    the test; the largest is over this test and all tests with a smaller observed statistic. No test has a smaller p
+    than a test with a larger observed statistic.
     """
     seeds = sorted({seed for test in tests for seed in test})
     deltas = np.array([[test.get(seed, 0.0) for test in tests] for seed in seeds]).reshape(len(seeds), len(tests))
@@ -115,7 +116,7 @@ def smallest_p(seeds: int) -> float:
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Holm's adjusted p of each of several tests: the chance of any false alarm among all stays at its level."""
+    """Holm's adjusted p of each of several tests: any false alarm among all is as rare as in one test."""
     order = np.argsort(ps)
     stepped = np.maximum.accumulate(np.sort(ps) * np.arange(len(ps), 0, -1))
     adjusted = np.empty(len(ps))

@@ -24,7 +24,7 @@ from realm_lab.evidence.statistics.power import POWER, STUDIES, spreads
 from realm_lab.evidence.statistics.sequential import ALPHA, Rule
 
 POWER_ERROR = (POWER * (1 - POWER) / STUDIES) ** 0.5  # standard error of the simulated power
-LARGEST = 64.0  # effect that is tried, in standard deviations
+LARGEST = 64.0  # largest effect that is tried, in standard deviations
 
 
 class Spread(NamedTuple):
@@ -47,8 +47,8 @@ def detectable_differences(
     """The detectable difference of each comparison of a family; None: no spread is known, or no data could be
     significant.
 
-    `pilot`: earlier paired differences, [seeds, tests]; NaN where a test lacks a seed. A test with fewer than three is
-    simulated as normal and independent of the others. `rule`: n seeds are the rule with one look, `Rule(n, n)`.
+    `pilot`: earlier paired differences, [seeds, tests]; NaN where a test lacks a seed. A test with fewer than three
+    differences is simulated as normal and independent. `rule`: for a fixed number n of seeds, one look: `Rule(n, n)`.
     """
     if rule.at_most < FEWEST_SEEDS:
         return [None] * len(known)

@@ -81,7 +81,8 @@ def compare_collapse(
     values: Mapping[int, float],
     baseline_values: Mapping[int, float],
 ) -> Collapse | None:
-    """Compare the collapses of the two, and their values on seeds without a collapse; None if they share no seed.
+    """Compare the collapses of a cell and the baseline, and their values on seeds without a collapse; None if they
+    share no seed.
 
     If both collapse with the same probability, each seed where only one does is a fair coin: McNemar's exact test.
     """

@@ -95,7 +95,7 @@ def p_text(finding: Finding) -> str:
 
 
 def difference(finding: Finding) -> str:
-    """The mean difference with its 95 % interval, `−0.558 [−0.848, −0.268]`; without one for fewer than three seeds."""
+    """The mean difference with its 95 % interval, `−0.558 [−0.848, −0.268]`; no interval for fewer than three seeds."""
     digits, found = finding.metric.digits, finding.interval
     shown = signed(finding.size, digits)
     return shown if found is None else f"{shown} [{signed(found.low, digits)}, {signed(found.high, digits)}]"

@@ -133,7 +133,8 @@ class Answer:
 
     @property
     def decision(self) -> Decision:
-        """WORSE if any cell is WORSE in any metric, NOT_WORSE if all cells are in all metrics; without the control."""
+        """WORSE if any cell is WORSE in any metric; NOT_WORSE if every cell is NOT_WORSE in every metric. The control
+        does not count."""
         found = {cell.decision for one in self.metrics for cell in one.cells[1:] if cell.cell != self.control}
         if Decision.WORSE in found:
             return Decision.WORSE

@@ -1,4 +1,4 @@
-"""Runs as other tools keep them, as rows: CSV and JSON, MLflow, Trackio, TensorBoard folders, Hydra multirun folders.
+"""Reads the runs of other tools as rows: CSV and JSON, MLflow, Trackio, TensorBoard folders, Hydra multirun folders.
 
 The last value of a metric over steps counts. A column that a tool nests under `config`, `params`, `summary` or
 `metrics` (W&B, MLflow, Trackio) gets its plain name.

@@ -60,8 +60,8 @@ Rows = Sequence[Row]
 
 
 def last_values(records: Sequence[Mapping[str, Any]]) -> dict[str, Logged]:
-    """Return the value at the largest step of each column of a log; the last one of equal steps. A blank cell is no
-    value, since a log may have training and validation in separate lines. Without a column of steps, lines count."""
+    """Return each column's value at the largest step of a log; of equal steps the last. A blank cell is no value, since
+    a log may have training and validation in separate lines. Without a column of steps, line numbers are the steps."""
     name = next((name for name in STEPS if any(name in record for record in records)), None)
     found: dict[str, Logged] = {}
     step = 0.0

@@ -88,8 +88,9 @@ def panel_of(name: str, **given: Any) -> Panel:
 
 
 def even_ages(found: pd.DataFrame) -> pd.DataFrame:
-    """Average the age of the index between evaluations, in a table of `bands`, for cells that refresh the index more
-    often than points are logged: between two points the mean depends on how many refreshes happen to be there."""
+    """Average the age of the index between evaluations, for cells that refresh the index more often than points are
+    logged. Between two points their mean age depends on how many refreshes happen to be there. `found`: from `bands`.
+    """
     import pandas as pd
 
     parts = [found[found["metric"] != AGE]]

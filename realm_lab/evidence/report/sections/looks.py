@@ -1,4 +1,4 @@
-"""The looks of a study of seeds until decided, which takes a cell's seeds until its result is clear."""
+"""The looks of a study with seeds until decided, which adds seeds to a cell until its result is clear."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from realm_lab.evidence.report.report_data import Report
 
-REFERENCE = "bm25"  # results that a run measures of BM25 on the same passages
+REFERENCE = "bm25"  # group of results: BM25 on the same passages, which each run measures
 MOST_PANELS = 3  # of the figure of other metrics
 
 
@@ -199,7 +199,7 @@ def _compared(report: Report) -> list[MetricResult]:
 
 
 def differences(report: Report, shown: list[MetricResult], name: str) -> list[Sketch]:
-    """Return the figure of the differences from the baseline in some metrics; `deltas` has the values as well."""
+    """Return the figure of the differences from the baseline in some metrics; figure `deltas` has the values too."""
     if not shown:
         return []
     findings = [cell.finding for result in shown for cell in result.cells if cell.finding]
@@ -217,7 +217,8 @@ def differences(report: Report, shown: list[MetricResult], name: str) -> list[Sk
 
 def result_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
     """Return the table of a metric: a row for each cell, the baseline first, and for BM25 if it was measured. Mean, n
-    and collapsed runs (no column if there are none) count the seeds of the difference; without one, all seeds."""
+    and collapsed runs are over the seeds of the difference, or over all seeds if the row has no difference. If no run
+    collapsed, that column is left out."""
     digits, rows = result.metric.digits, []
     has_interval = " [95 % interval]" * any(cell.finding and cell.finding.interval for cell in result.cells)
     for cell in result.cells:

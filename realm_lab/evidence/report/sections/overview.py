@@ -44,7 +44,7 @@ class Member(NamedTuple):
 
 
 class Side(NamedTuple):
-    """Findings of one kind; if there are too few seeds, also of one direction and number of seeds."""
+    """Findings of one kind. Findings with too few seeds also have the same direction and number of seeds."""
 
     kind: Kind
     direction: Kind | None  # that all seeds agree on
@@ -148,7 +148,7 @@ def _verdict(report: Report) -> Verdict:
 
 
 def _value(cell: CellResult, result: MetricResult) -> str:
-    """Return the mean of a cell, with the baseline's mean over the shared seeds if that is not its mean over all."""
+    """Return the mean of a cell, and the baseline's mean over the shared seeds if its mean over all seeds differs."""
     digits = result.metric.digits
     shown, base = number(cell.mean, digits), number(result.baseline.mean, digits)
     theirs = number(cell.finding.comparison.means[1], digits) if cell.finding else base

@@ -71,7 +71,8 @@ def step_figure(record: StudyRecord, results: pd.DataFrame) -> Any:
 
 def lines_of(record: StudyRecord) -> dict[str, dict[str, str]]:
     """Return the lines of a figure, title -> {cell: its name}. With two axes, a line is a point of the second axis, and
-    a cell's name its point of the first. Otherwise a line is a change during pre-training, and a name its step."""
+    a cell is named by its point of the first. Otherwise a line is a change during pre-training, and a cell is named by
+    the step of the change."""
     if len(record.axes) != 2:
         return {
             title: {cell.name: f"step {step}" if step else "start" for step, cell in cells.items()}
@@ -86,8 +87,8 @@ def lines_of(record: StudyRecord) -> dict[str, dict[str, str]]:
 
 
 def changes_json(record: StudyRecord, results: pd.DataFrame) -> dict[str, Any]:
-    """Return change -> step -> the standard deviation over the seeds of the paired difference in the first metric, and
-    a sentence about these numbers; empty if no cell changes during pre-training."""
+    """Return `spread`, change -> step -> the standard deviation over the seeds of the paired difference in the first
+    metric, and a `sentence` about these numbers; empty if no cell changes during pre-training."""
     if not record.metrics or record.metrics[0] not in results:
         return {}
     name, spread = record.metrics[0], dict[str, dict[int, float]]()

@@ -107,7 +107,7 @@ of it.
         return found
 
     def data(self) -> dict[str, Any]:
-        """Return budget, sentence and cells; their values by seed are in `design`."""
+        """Return budget, sentence and cells; the values of the trials by seed are in `design`."""
         if not self.cells:
             return {}
         kept = {name: self.report.record.tuning[name] for name in ("trials", "seeds", "metric", "sampler")}
