@@ -20,12 +20,12 @@ settings.load_profile("untimed")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
-# Before any library is imported; inherited by the processes that tests start.
+# Set before any library is imported, and inherited by the processes that tests start.
 os.environ["DVC_NO_ANALYTICS"] = "1"
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 os.environ["DO_NOT_TRACK"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch and faiss bring an OpenMP each; two tests at once share the cores
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch and faiss each have an OpenMP; tests at once share the cores
 os.environ.pop("MLFLOW_TRACKING_URI", None)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
 
@@ -51,8 +51,8 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests that this machine cannot run, with the reason; files with the most slow tests come first, so that none
-    of them starts when the other processes have nothing left."""
+    """Skip tests that this machine cannot run, with the reason. Files with the most slow tests come first, so that no
+    long file starts when the other processes have nothing left."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     for item in items:
         if any(item.get_closest_marker(marker) for marker in NEEDS) and item.get_closest_marker("slow"):
@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say what a choice of markers left out."""
+    """Print the markers that the tests were limited to."""
     if config.option.markexpr:
         terminalreporter.write_line(f"only tests that are {config.option.markexpr}")
 
@@ -96,7 +96,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> "TinySystem":
 
 @pytest.fixture(scope="session")
 def reference(system: "TinySystem", tmp_path_factory: pytest.TempPathFactory) -> "Reference":
-    """The same weights in transformers."""
+    """The weights of `system` in transformers' classes."""
     from tests.tiny_system import Reference
 
     return Reference(system, tmp_path_factory.mktemp("reference"))
@@ -104,7 +104,7 @@ def reference(system: "TinySystem", tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> "Whole":
-    """A project in which each system goes the whole way."""
+    """A project in which systems run all of their stages."""
     from tests.whole import Whole
 
     return Whole(tmp_path_factory.mktemp("whole"))

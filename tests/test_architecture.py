@@ -18,8 +18,8 @@ from realm_lab.errors import ENGINE
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "realm_lab"
 
-# From the bottom: a package may import those before it. So `evidence` imports only `records`, and the one exception.
-# Plug-ins may import everything.
+# From the bottom: a package may import the packages before it. So `evidence` imports only `records` and `errors`, and
+# plug-ins may import everything.
 ENGINE_PACKAGES = "core params corpus worlds masking models retrieval evaluation training systems".split()
 PACKAGES = [
     *("errors", "records", "evidence"),
@@ -115,7 +115,7 @@ def test_every_module_is_in_a_package() -> None:
 
 
 def is_upward(module: str, target: str) -> bool:
-    """The packages `realm_lab` and `realm_lab.engine` import nothing of realm_lab at start."""
+    """True if an import goes up the list; `realm_lab` and `realm_lab.engine` import nothing of realm_lab at start."""
     if not package_of(module):
         return target in MODULES
     is_ours = target.startswith("realm_lab") and bool(package_of(target))

@@ -1,4 +1,4 @@
-"""The benchmarks run end to end on next to nothing, without other libraries' environments, and count what they say."""
+"""The benchmarks run end to end on tiny inputs, without other libraries' environments, and count what they report."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def benchmark(name: str, *arguments: object, output: Path | None = None) -> subp
 
 
 def result_of(tmp_path: Path, name: str, *arguments: object) -> tuple[dict[str, Any], str]:
-    """Return the files and the output of a benchmark."""
+    """Return the result file and the output of a benchmark."""
     done = benchmark(name, *arguments, output=tmp_path / "result.json")
     assert done.returncode == 0, done.stderr
     return json.loads((tmp_path / "result.json").read_text()), done.stdout

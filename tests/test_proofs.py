@@ -251,7 +251,7 @@ def test_padding_batch_and_order_of_candidates_do_not_matter(
     same(backwards.log_likelihood_B.flip(0))
     same(compute(system, masked, rows_BK, token_budget=1).log_likelihood_B)  # nothing is padded
 
-    # RU of the null document is 0, to the bit if it is the comparison itself, wherever else it stands to rounding.
+    # RU of the null document is 0: to the bit if compared with itself, to rounding if it is read in another column.
     column = int(np.flatnonzero(order == 0)[0])
     assert torch.equal(
         retrieval_utility(whole.log_reader_BK, whole.log_reader_BK[:, 0])[:, 0], torch.zeros(5, dtype=dtype)

@@ -43,8 +43,8 @@ def run(stage: str, chosen: Params, root: Path, label: str = "realm", seed: int 
 
 @contextmanager
 def undrawn() -> Iterator[None]:
-    """Inside, the figures of a report are empty files: to draw them takes as long as the whole tiny line. The tests of
-    reporting draw, and so do all processes that tests start."""
+    """Inside the block, the figures of a report are empty files: drawing takes as long as the whole tiny pipeline. The
+    tests of reporting draw, and so do all processes that tests start."""
     from realm_lab.evidence.report import report_files
     from realm_lab.evidence.report.figures import Drawing
 

@@ -1,4 +1,4 @@
-"""A project in which each system goes the whole way: the fixture `whole` of conftest.py."""
+"""A project in which systems run all of their stages: the fixture `whole` of conftest.py."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ OPTIONS: dict[str, Any] = {
 
 
 class Whole:
-    """A project folder; `results` sends a system through a study, once."""
+    """A project folder; `results` runs a study of one system."""
 
     def __init__(self, root: Path):
         self.root = root

@@ -1,4 +1,4 @@
-"""The doctor sees everything, names missing things, and always gives the remedy."""
+"""`realm-lab doctor` finds every fault, names missing things, and always gives the remedy."""
 
 import json
 import os
@@ -79,7 +79,7 @@ def test_plug_ins_newer_than_the_installation_are_missing(tmp_path: Path, monkey
     )
     found = {finding.subject: finding for finding in doctor._packages()}["plug-ins"]
     assert found == Finding("missing", "plug-ins", "formats, mine: newer than the installation", "make setup")
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n')  # that has realm_lab among its folders
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n')  # another project, with a folder realm_lab
     assert doctor._plugins_not_installed(tmp_path / "pyproject.toml") == []
 
 

@@ -10,7 +10,7 @@ from realm_lab.cli.first_line import first_line
 
 
 class Seen(io.StringIO):
-    """A stream that can be waited for."""
+    """A stream with an event that is set when something is written."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ def test_every_parameter_has_a_row_with_an_anchor_its_meaning_and_its_values() -
         assert f"`{name}`" in shown
         section, _, last = name.rpartition(".")
         explained = name
-        if not explanation:  # in the first section of its kind, which this one names
+        if not explanation:  # it is in the first section of this kind, which this section names
             linked = re.search(
                 rf"^## {re.escape(section)}\n\nAs \[`(.*?)`\]\(#(.*?)\)", render_reference({}), re.MULTILINE
             )

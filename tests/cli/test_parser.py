@@ -29,7 +29,7 @@ def realm_lab(*arguments: str, cwd: Path, **options: Any) -> subprocess.Complete
 
 
 class Stages(ModuleType):
-    """Replaces runner.pipeline, whose work takes minutes, to test the arguments of the command line."""
+    """Replaces realm_lab.lab.pipeline, whose work takes minutes, to test the arguments of the command line."""
 
     def __init__(self, failure: BaseException | None = None) -> None:
         super().__init__("realm_lab.lab.pipeline")
@@ -110,7 +110,7 @@ def test_every_verb_has_examples_that_it_understands(verb: str) -> None:
         (["rm"], "'gc'"),
         (["zzzz"], "choose from: init, demo, prepare, "),
         (["index", "lst"], "'list'"),
-        # an abbreviation today is another option tomorrow
+        # today's abbreviation of one option may be another option tomorrow
         (["pretrain", "--par", "x"], "--params"),
         (["run", "--until", "prepar"], "--until: invalid choice: 'prepar'"),
         (["sweep", "x", "--cell", "a"], "--cells"),
@@ -294,7 +294,7 @@ def test_the_tracking_store_is_the_nearest_one_named(
 
 
 def test_following_mirrors_with_the_parameters_of_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mirror is another program: it must accept its arguments."""
+    """The mirror is started as another program, whose parser must accept the arguments."""
     started = Mock()
     monkeypatch.setattr(subprocess, "Popen", started)
     monkeypatch.setattr(subprocess, "run", started)
@@ -306,7 +306,7 @@ def test_following_mirrors_with_the_parameters_of_the_sweep(tmp_path: Path, monk
     ]
 
 
-@pytest.mark.parametrize("name", sorted(ALIASES.keys() - {"evaluate"}))  # a command here: a plug-in has it
+@pytest.mark.parametrize("name", sorted(ALIASES.keys() - {"evaluate"}))  # a plug-in makes it a command here
 def test_another_name_is_the_same_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         cli.main(["--root", "elsewhere", *name.split(), "--help"])
@@ -320,7 +320,7 @@ def test_an_installed_package_adds_commands(
     (tmp_path / "greeting.py").write_text(GREETING)
     (info := tmp_path / "greeting-1.dist-info").mkdir()
     (info / "METADATA").write_text("Name: greeting\nVersion: 1\n")
-    names = "logs = greeting:add_greet\nbroken = greeting:gone\n"  # logs: also another name of status
+    names = "logs = greeting:add_greet\nbroken = greeting:gone\n"  # logs: without plug-ins another name of status
     (info / "entry_points.txt").write_text(f"[realm_lab.verbs]\n{names}")
     monkeypatch.syspath_prepend(tmp_path)
     assert cli.main(["logs", "Ada", "--root", str(tmp_path)]) == 0
@@ -341,7 +341,7 @@ def run(options):
     print(f"hello {options.name} of {options.root}")
 """
 
-# A shell starts what it puts into the background with SIGINT ignored, and children inherit that.
+# A shell starts background processes with SIGINT ignored, and their children inherit that.
 PRINTS_AND_WAITS = """
 import signal, sys, types
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -70,10 +70,10 @@ def test_every_verb_and_flag_is_on_the_page() -> None:
     for name, verb in build_parser().verbs().items():
         section = re.split(r"^## ", page.partition(f"\n## {name}\n")[2], flags=re.MULTILINE)[0]
         for action in verb._actions:
-            if action.dest not in ("help", "root", "debug"):  # the last two are at the top
+            if action.dest not in ("help", "root", "debug"):  # the top of the page explains root and debug
                 for option in action.option_strings[-1:]:
                     assert f"`{option}`" in section, f"{name} {option}"
-    others = ALIASES.keys() - build_parser().verbs().keys()  # a name that a plug-in has is a command
+    others = ALIASES.keys() - build_parser().verbs().keys()  # an alias that a plug-in takes is a command
     assert [name for name in others if f"| `{name}` |" not in page] == []
 
 

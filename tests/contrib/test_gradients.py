@@ -15,7 +15,7 @@ PARAMS = tiny.params()
 
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run, that of params.yaml."""
+    """A project with the finished run of params.yaml."""
     root = tiny.prepare(PARAMS, tmp_path_factory.mktemp("gradients"), "warm_start", "pretrain", "finetune")
     (root / "params.yaml").write_bytes(tiny.PARAMETERS.read_bytes())
     run = plan_run(PARAMS, "realm", 0)

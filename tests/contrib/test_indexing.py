@@ -19,7 +19,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose warm start and pre-training have finished, that of params.yaml."""
+    """A project in which the run of params.yaml has finished its warm start and pre-training."""
     root = tiny.prepare(PARAMS, tmp_path_factory.mktemp("index"), "warm_start", "pretrain")
     (root / "params.yaml").write_bytes(tiny.PARAMETERS.read_bytes())
     return root
@@ -27,7 +27,7 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def root(line: Path) -> Path:
-    """The run, with nothing embedded."""
+    """The project, with nothing embedded."""
     shutil.rmtree(embedding_store(line).folder, ignore_errors=True)
     return line
 
@@ -65,13 +65,13 @@ def test_a_corpus_is_embedded_once_listed_and_searched(
     corpus = context.corpus.manifest.digest
     assert row.split()[:5] == [found.key[:12], corpus[:12], tower_digest(embedder)[:12], "float32", str(count)]
 
-    assert Embedded.passages == before + count  # for all of the above
+    assert Embedded.passages == before + count  # all of the above embedded no other passage
 
     questions = context.question_tokens(["Who is it ?"])
     retriever = context.retriever(embedder)
     query_BD = retriever.embed_queries(questions)
     rows_BK = retriever.find(query_BD, 3)
-    monkeypatch.setattr("realm_lab.engine.retrieval.embeddings.IN_MEMORY_BYTES", 0)  # as a corpus that does not fit
+    monkeypatch.setattr("realm_lab.engine.retrieval.embeddings.IN_MEMORY_BYTES", 0)  # as if it did not fit
     in_place = context.retriever(embedder)
     assert in_place.index is not None
     assert isinstance(in_place.index.embeddings_ND, Embeddings)

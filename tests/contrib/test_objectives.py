@@ -21,9 +21,9 @@ from tests.factories.errors import refused
 NO_SCORE = -1.0e4
 TEMPERATURE = 0.7
 THRESHOLD = 1.5
-RANDOM = {"reinforce", "jsa"}  # draw passages: tests/engine/training/test_gradients.py has the mean of their gradients
+RANDOM = {"reinforce", "jsa"}  # draw passages: for the mean of their gradients see test_exact_gradient.py
 NAMES = sorted(OBJECTIVES.keys() - RANDOM)
-# log p(z|x) and log p(y|z,x) of one example, and both once more as the detached ones, which stay where the others move.
+# log p(z|x) and log p(y|z,x) of one example, then both again as detached terms, which stay if the first two move.
 Formula = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], float]
 
 
@@ -93,8 +93,8 @@ def test_value_and_gradient_are_those_of_the_formula(name: str) -> None:
 
 
 def test_a_gated_sentence_trains_the_reader_alone() -> None:
-    """The best candidate of three sentences adds 0.3, 1.6 and no nats; an empty column that reads well does not count,
-    and a null document without a share of p(z|x) is still compared with."""
+    """The best candidates of the three sentences add 0.3, 1.6 and 0 nats. An empty column that reads well does not
+    count. The comparison is with the null document, even if it has no share of p(z|x)."""
     reader_BK = torch.tensor([[-4.0, -3.7, -6.0, -0.1], [-4.0, -9.0, -2.4, -0.1], [-1.0, -2.0, -3.0, -0.1]]).double()
     for null in (0.0, NO_SCORE):
         score_BK = torch.tensor([[null, 1.0, -1.0, NO_SCORE]] * 3).double().requires_grad_()
@@ -115,7 +115,7 @@ def test_a_gated_sentence_trains_the_reader_alone() -> None:
 @pytest.mark.parametrize("empty", [NO_SCORE, -torch.inf])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_place_without_a_candidate_counts_for_nothing(name: str, empty: float) -> None:
-    """Two empty columns, and one of them reads well; the null document in front is a candidate like any."""
+    """One of two empty columns reads well; the null document in the first column is a candidate like any other."""
     generator = torch.Generator().manual_seed(2)
     score_BK, reader_BK = torch.randn(2, 3, 4, generator=generator, dtype=torch.float64).unbind()
     whole_BK = torch.cat([score_BK, torch.full((3, 2), empty)], 1).requires_grad_()
@@ -191,7 +191,7 @@ def test_the_objective_of_the_docs_draws_the_retriever_to_the_best_passage() -> 
 
 
 def test_a_broken_reader_is_not_hidden() -> None:
-    """A loss that is not finite moves nothing (engine/training/optimiser.py); it must not come out finite."""
+    """Its loss must not come out finite, since only a loss that is not finite makes no step (optimiser.py)."""
     prior_BK, reader_BK = (part.detach() for part in draw())
     reader_BK[0, 1] = torch.nan
     for name in NAMES:

@@ -33,7 +33,7 @@ from tests.whole import Whole
 
 NAME = os.environ.get("REALM_LAB_TEST_DEVICE", "realm")
 DEVICE = pretend.load() if NAME == "realm" else torch.device(NAME, 0)
-CLOSE = 1e-4  # relative: attention on the device is another kernel, and gradients of 12 steps carry its rounding on
+CLOSE = 1e-4  # relative: the device has another attention kernel, and 12 training steps amplify its rounding
 STEPS = 4
 SHORT = {"pretrain.steps": STEPS, "pretrain.null_document": "learned", "pretrain.refresh.interval_steps": 3}
 
@@ -94,7 +94,7 @@ class Line:
         return self._cpu[key]
 
     def without(self, *stages: str, **overrides: Any) -> Path:
-        """A folder with everything that was done on the CPU but these stages and the embeddings."""
+        """A copy of the CPU's folder without these stages and without the embeddings."""
         root = self.folder / f"root-{next(self._count)}"
         shutil.copytree(self.folder / "cpu", root, ignore=shutil.ignore_patterns("embeddings"))
         for stage in stages:
@@ -127,14 +127,14 @@ def numbers(value: Any, path: str = "") -> dict[str, float]:
 
 
 def assert_close(found: Any, wanted: Any) -> None:
-    """Every metric and result."""
+    """Compare every metric and result."""
     mine, theirs = numbers(list(found[1:])), numbers(list(wanted[1:]))
     assert mine.keys() == theirs.keys()
     assert mine == pytest.approx(theirs, rel=CLOSE, abs=CLOSE, nan_ok=True)
 
 
 def two_attempts(line: Line, patches: pytest.MonkeyPatch, device: str = NAME, then: str = NAME, **chosen: Any) -> Any:
-    """A short pre-training, a checkpoint after each step, that is killed after two steps and goes on; its outcome."""
+    """Return the outcome of a short pre-training, with a checkpoint after each step, killed after two and resumed."""
     line.cpu("warm_start")
     root, overrides = line.without("pretrain", **SHORT | chosen), SHORT | chosen
     original = PretrainTask.train_step
@@ -191,7 +191,7 @@ def test_copies_that_do_not_block_are_there_when_the_host_has_waited() -> None:
     assert pinned.is_pinned()
     assert not values.is_pinned()
     there = pinned.to(DEVICE, non_blocking=True)
-    pinned.zero_()  # too early
+    pinned.zero_()  # before the copy is made
     assert there.cpu().tolist() == [0.0] * 4
 
 
@@ -211,7 +211,7 @@ def test_a_device_is_asked_for_by_the_name_that_torch_has_for_it() -> None:
             pick_device(name)
 
 
-# The line
+# The pipeline
 
 
 @pytest.mark.parametrize("stage", tiny.STAGES)
@@ -317,7 +317,7 @@ def test_the_doctor_tries_the_device(
     assert {name for name, state in states.items() if state == "wrong"} == {"resume"}
 
 
-# That the checks above would see an error
+# Planted errors, which the checks above must find
 
 
 def test_nothing_is_wrong_with_what_errors_are_planted_in(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""on_device.py in a separate process, on the pretend accelerator or on a real device."""
+"""Runs on_device.py in a separate process, on the pretend accelerator or on a real device."""
 
 import ast
 import os

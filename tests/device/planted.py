@@ -1,4 +1,4 @@
-"""Device errors, each a small variant of the package's own code, which the checks of on_device.py must catch."""
+"""Device errors, each a small variant of the package's code, which the checks of on_device.py must catch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +33,7 @@ def planted(**overrides: Any) -> Callable[[Callable[[pytest.MonkeyPatch], None]]
 
 
 def _after(patches: pytest.MonkeyPatch, owner: Any, name: str, change: Callable[..., Any]) -> None:
-    """Let `owner.name` return `change(what it returned, its arguments)`."""
+    """Let `owner.name` return `change(RESULT, ARGUMENTS)`, of its original result and its arguments."""
     original = getattr(owner, name)
     patches.setattr(owner, name, lambda *given, **named: change(original(*given, **named), *given))
 

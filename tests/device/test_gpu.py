@@ -1,4 +1,4 @@
-"""The same on a GPU: every stage, system, resume and search of on_device.py, and where the host waits."""
+"""on_device.py on a GPU: every stage, system, resume and search, and the lines at which the host waits."""
 
 from collections.abc import Mapping
 

@@ -60,7 +60,7 @@ def test_the_generator_decides_everything(name: str) -> None:
 
 
 def test_a_span_takes_one_uniform_number() -> None:
-    # Every result was made with these: another use of the generator would change its masks.
+    # All earlier results were made with these draws: another use of the generator would change their masks.
     ours, plain = np.random.default_rng(7), np.random.default_rng(7)
     for _ in range(50):
         first, end = SPANS[plain.integers(len(SPANS))]
@@ -165,7 +165,7 @@ def plain(request): return np.array([0])
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a module of the folder one works in, that is on no path yet."""
+    """The name of a module in the working folder, which is on no path yet."""
     name = "own_masks_for_this_test"
     (tmp_path / f"{name}.py").write_text(OWN)
     monkeypatch.setattr(sys, "path", sys.path.copy())

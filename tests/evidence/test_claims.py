@@ -149,7 +149,7 @@ def test_findings_are_computed_from_the_results(project: Path) -> None:
 
 
 def test_results_are_those_of_the_last_look(project: Path) -> None:
-    """Both files edited alike, next to the ledger: `claims` and `report` refuse them."""
+    """Both files are edited alike, and the ledger is not: `claims` and `report` refuse them."""
     folder = project / "reports" / "one"
     shutil.move(project / "reports" / "reference" / "one", folder)
     line = {"before": "", "at": 0, "kind": "look", "study": "one", "complete": 32}
@@ -196,7 +196,7 @@ def test_worse_needs_significance_and_not_the_same_sign_on_each_seed(project: Pa
     ],
 )
 def test_a_verdict_that_a_negation_turns_does_not_hold(project: Path, text: str) -> None:
-    """All are of a cell that is significantly lower."""
+    """All texts are about a cell that is significantly lower."""
     template = re.sub(r"\{([^=]*?)(?: = (\w+))?\}", r"{\1 = one/down exact_match \2}", text)
     (project / "text.md").write_text(re.sub(r"\{(.*?)(?: = \w+)?\}", r"\1", text))
     (project / "claims.yaml").write_text(f'text.md:\n- claims: ["{template}"]\n')
@@ -248,7 +248,7 @@ def test_what_a_reader_takes_for_an_outcome_is_quoted(project: Path, old: str, n
     ["So *nobody* found that up is **", "By now up is no longer **", "It is doubtful if up is **", "Up is ** not"],
 )
 def test_no_word_of_a_sentence_with_a_verdict_is_free(project: Path, lie: str) -> None:
-    """Any negation in it, of any form, is another sentence than the one that is bound."""
+    """With a negation of any form, it is another sentence than the one that is bound."""
     edit(project / "text.md", "So up is **", lie)
     assert check(project, []).problems
 

@@ -127,7 +127,7 @@ def test_a_deleted_end_is_found_by_what_it_described(project: Project) -> None:
 
 @pytest.mark.parametrize("cut", [1, 2])
 def test_an_end_that_was_cut_off_is_found(project: Project, cut: int) -> None:
-    """Only the verdict, and the look with it."""
+    """Cut off only the verdict, or the look as well."""
     project.look()
     project.rewrite(lambda lines: lines[: 3 - cut])
     assert [(problem.line, problem.study) for problem in verify(project.root)[1]] == [(3 - cut, "s")]
@@ -236,7 +236,7 @@ def test_a_report_names_the_last_plan_before_any_result(tmp_path: Path) -> None:
 
 
 def test_runs_that_tuning_chose_and_that_were_there_are_counted(tmp_path: Path) -> None:
-    """Another study may have made them. Until tuning has chosen, no plan can know."""
+    """Another study may have made these runs. No plan can name them until tuning has chosen."""
     project, trial = Project(tmp_path), {"values": {"finetune.steps": 2}, "by_seed": [0.5]}
     tuning = {"trials": 1, "seeds": [9], "metric": "exact_match_dev", "sampler": "latin"}
     one, whole = {"space": {}, "trials": [trial], "chosen": 0}, record_of(8)

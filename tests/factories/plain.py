@@ -1,4 +1,4 @@
-"""Values without a source, of records, parameters and pickles."""
+"""A check that values of records, parameters and pickles do not know the line where they were written."""
 
 from dataclasses import is_dataclass
 from typing import Any

@@ -11,7 +11,7 @@ from tests import tiny
 from tests.contrib.causal.causal_folder import write_causal_folder
 
 BOTH = ("reader", "embedder")
-# Shorter than the tiny line; the towers start apart from the reader, so that what concerns one can leave the other.
+# Shorter than the tiny pipeline; the towers do not start from the reader, so that a change can move only one of them.
 SHORT: dict[str, Any] = {
     "warm_start.reader.steps": 4,
     "warm_start.embedder.steps": 4,

@@ -29,7 +29,7 @@ STAGES = ("warm_start", "pretrain", "finetune", "evaluate")
 
 @pytest.fixture(scope="module", autouse=True)
 def no_figures(undrawn: None) -> None:
-    """Other tests look at the figures of a report."""
+    """Draw no figures: other tests look at the figures of a report."""
 
 
 @pytest.fixture(scope="module")

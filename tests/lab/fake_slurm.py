@@ -1,4 +1,4 @@
-"""SLURM's programs as scripts that write down their use."""
+"""SLURM's programs as scripts that record their calls."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ import pytest
 
 from realm_lab.lab import slurm_queue
 
-# Each call is a line in `calls`; sbatch numbers its jobs from 100 and keeps their scripts; the others read an answer.
+# Each call is a line in `calls`. sbatch numbers its jobs from 100 and keeps their scripts; others print a given answer.
 PROGRAM = """#!{python}
 import os, pathlib, shutil, sys
 here, name = pathlib.Path({folder!r}), pathlib.Path(sys.argv[0]).name

@@ -32,11 +32,11 @@ def score(params: Params, seed: int) -> float:
 
 
 class Killed(BaseException):
-    """As SIGKILL: nothing is tidied up."""
+    """Acts like SIGKILL: nothing is tidied up."""
 
 
 class FakeLauncher:
-    """Every poll takes each running task to its next evaluation; `lives` polls, then the owner is killed."""
+    """Every poll takes each running task to its next evaluation; after `lives` polls the owner is killed."""
 
     name = "fake"
     detached, at_once = False, None
@@ -89,7 +89,7 @@ class FakeLauncher:
                 self.cancelled.append(name)
 
     def close(self) -> None:
-        """A killed owner stops nothing, and others have nothing left to stop."""
+        """Do nothing: a killed owner stops nothing, and another owner has nothing left to stop."""
 
     def _advance(self, task: Task) -> StageState:
         for stage in task.stages:
@@ -133,7 +133,7 @@ class Searched(NamedTuple):
 def search(
     root: Path, text: str = SPACE, launcher: FakeLauncher | None = None, trials: int = 6, **options: Any
 ) -> Searched:
-    """All of a search, or what there is of it before the launcher is killed."""
+    """Run a search to its end, or until its owner is killed."""
     path, code = write_search(root, text.replace("trials: 6", f"trials: {trials}")), None
     sweep = verb.Sweep(path, root, params_path=PARAMETERS, **options)
     fake: Any = launcher or FakeLauncher(root)

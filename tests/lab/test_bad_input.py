@@ -31,7 +31,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def project(ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of it, the working folder, with the tiny parameters and a file of text."""
+    """A copy of `ready` as the working folder, with the tiny parameters and a file of text."""
     folder = Path(shutil.copytree(ready, tmp_path / "project"))
     shutil.copy(Path(__file__).parents[1] / "tiny.yaml", folder / "params.yaml")
     squad(folder / "train.json", 20)
@@ -43,12 +43,12 @@ def project(ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stages run in this process, which has torch already."""
+    """Run the stages in this process, which has imported torch already."""
     monkeypatch.setattr("realm_lab.lab.pipeline.LocalLauncher", InlineLauncher)
 
 
 def finished(root: Path) -> dict[str, bytes]:
-    """Return all results: corpora, models, and temporary files."""
+    """Return all results: corpora, models and reports. No temporary file may be left."""
     kept: dict[str, bytes] = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
@@ -60,7 +60,7 @@ def finished(root: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def complaint(project: Path, capsys: pytest.CaptureFixture[str]) -> Complain:
-    """Run a verb that must fail; returns its one line."""
+    """Run a command that must fail; returns its one line."""
 
     def run(*arguments: str) -> str:
         before = finished(project)

@@ -40,7 +40,7 @@ def test_the_demo_answers_its_question(project: Path) -> None:
 
 @pytest.mark.slow
 def test_the_present_code_trained_the_demo(project: Path) -> None:
-    """So that no comparison with it names other code; `make demo-study` trains it again, mostly to the same bits."""
+    """Else comparisons with it would name other code. `make demo-study` trains it again, mostly to the same bits."""
     found = other_code(planned(project).runs, project)
     assert not found, described(found)
 

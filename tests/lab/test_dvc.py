@@ -140,7 +140,7 @@ def test_the_password_of_a_tracking_store_is_in_no_file_that_dvc_pushes(
     assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file() and "hunter2" in path.read_text()]
     params = load(Path("params.yaml"))
     assert params.launch.tracking_uri == store
-    assert "hunter2" not in params.model_dump_json()  # of jobs
+    assert "hunter2" not in params.model_dump_json()  # the parameters of jobs
 
 
 INPUTS = {
@@ -239,7 +239,7 @@ def test_plots_have_a_line_for_each_seed_and_pictures_beside_the_page(plots: Pat
 @pytest.mark.slow
 @pytest.mark.browser
 def test_a_browser_draws_all_plots_without_network(tmp_path: Path, browser: Any) -> None:
-    """Those of the committed run."""
+    """All plots of the committed run are drawn."""
     copy_of_checkout(tmp_path)
     for part in ("curves", "default"):
         shutil.copytree(tmp_path / "reports" / "reference" / part, tmp_path / "reports" / part, dirs_exist_ok=True)

@@ -131,7 +131,7 @@ class Project:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """After a sweep."""
+    """A project after a sweep."""
     made = Project(tmp_path_factory.mktemp("edited"))
     done = made.sweep()
     assert done.returncode == 0, done.stderr

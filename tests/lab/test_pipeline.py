@@ -48,7 +48,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def project(done: Path, tmp_path: Path) -> Path:
-    """A copy of it that a test may change."""
+    """A copy of `done` that a test may change."""
     return Path(shutil.copytree(done, tmp_path / "project"))
 
 
@@ -78,7 +78,7 @@ def test_metrics_have_the_fixed_keys(done: Path) -> None:
         assert not {"bm25", "corpus_update"} & metrics[system].keys()
         [seed] = metrics[system]["seeds"].items()
         assert seed[0] == "0"
-        assert {name: metrics[system][name] for name in seed[1]} == seed[1]  # the mean of one
+        assert {name: metrics[system][name] for name in seed[1]} == seed[1]  # the mean of one seed
     assert {"follows", "stays", "wrong", "seeds"} <= metrics["corpus_update"].keys()
     assert {"recall_at_1", "recall_at_5", "recall_at_20", "gold_recall_at_5"} <= metrics["bm25"].keys()
     assert metrics["bm25"]["recall_at_20"] > 0.5  # the questions have the words of the passages
@@ -236,7 +236,7 @@ def test_a_changed_parameter_redoes_what_is_downstream_and_one_failure_spares_th
 
 
 def test_runs_that_were_deleted_come_back_from_what_dvc_keeps(project: Path) -> None:
-    """So after a checkout on another machine, too: there are data/ and models/, and no runs/."""
+    """As after a checkout on another machine: there are data/ and models/, and no runs/."""
     before, report = stage_files(project), tiny.files(project / "reports")
     shutil.rmtree(project / "runs")
     shutil.rmtree(project / "reports" / "default")

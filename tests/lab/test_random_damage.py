@@ -161,7 +161,7 @@ def flipped(content: bytes, is_text: bool, chance: random.Random) -> bytes:
 
 @contextlib.contextmanager
 def changed(path: Path, content: bytes) -> Iterator[None]:
-    """Inside, a file has other content, with the times that it had."""
+    """Inside the block, a file has other content and its old times."""
     before, times = path.read_bytes(), path.stat()
     try:
         _write(path, content, times)

@@ -47,7 +47,7 @@ Kill = Callable[[], object]
 
 
 def killed_by_chance(victim: Callable[[], Kill | None], is_over: Callable[[], bool], chance: random.Random) -> bool:
-    """Kill the victim at some instant after it is there; False where everything ended before."""
+    """Kill the victim at some instant after it exists; False if everything ended before."""
     deadline = time.monotonic() + HANG_SECONDS
     while not is_over():
         assert time.monotonic() < deadline
@@ -92,7 +92,7 @@ def go_on(root: Path, role: str | None, mirrors: int, chance: random.Random) -> 
 
 def follow(root: Path) -> subprocess.Popen[bytes]:
     """Start a mirror, which goes on from sweep to sweep until all runs have ended."""
-    (root / "runs").mkdir(exist_ok=True)  # the mirror wants it
+    (root / "runs").mkdir(exist_ok=True)  # the mirror needs it
     command = [sys.executable, "-m", "realm_lab", "mirror", "--root", str(root), "--follow"]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 

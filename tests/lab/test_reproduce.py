@@ -91,7 +91,7 @@ def test_a_planted_number_is_found(
 
 
 def test_a_report_of_other_numbers_than_its_runs_is_off(made: Path, tmp_path: Path) -> None:
-    """Also where results.csv, summary.json and report.md agree with each other."""
+    """Also if results.csv, summary.json and report.md agree with each other."""
     shutil.copytree(made, tmp_path / "root")
     results = tmp_path / "root" / "runs"
     [path, *_] = sorted(results.glob("stages/evaluate-*/results.json"))

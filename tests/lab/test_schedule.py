@@ -33,7 +33,7 @@ STAGES = ("pretrain", "finetune")
 
 @dataclass
 class FakeWorkers:
-    """Replaces processes: ends when a test decides."""
+    """Replaces the processes of a task; ends when a test decides."""
 
     name: str
     given: dict[str, Any]
@@ -77,7 +77,7 @@ class Machine:
         return [workers.name for workers in self.started if workers.outcome is None]
 
     def end(self, name: str, code: int = 0, text: str = "") -> None:
-        """The newest process of that name ends."""
+        """End the newest process of that name."""
         next(item for item in reversed(self.started) if item.name == name).outcome = Outcome(code, text)
 
 

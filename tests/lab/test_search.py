@@ -1,4 +1,4 @@
-"""A search through its verb: its trials, its pruning, and its recovery after a kill."""
+"""A search through its command: its trials, its pruning, and its recovery after a kill."""
 
 import json
 import statistics
@@ -343,7 +343,7 @@ def test_a_search_of_real_runs_goes_on_where_it_was(tmp_path: Path, capsys: pyte
     first = json.loads(capsys.readouterr().out)
     assert first["trials"] == {"complete": 2, "pruned": 0, "failed": 0, "running": 0}
     stages = {path.name.rpartition("-")[0] for path in (tmp_path / "runs" / "stages").iterdir()}
-    assert stages == {"prepare", "warm_start", "pretrain"}  # no fine-tuning is paid
+    assert stages == {"prepare", "warm_start", "pretrain"}  # no trial is fine-tuned
     write_search(tmp_path, space("{low: 1.0e-4, high: 1.0e-2, log: true}", more=f"{short}trials: 3\n"))
     assert main(command) == 0
     second = json.loads(capsys.readouterr().out)

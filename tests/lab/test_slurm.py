@@ -117,7 +117,7 @@ def test_what_is_submitted(fake: Fake, root: Path, make: Any, monkeypatch: pytes
 
 
 def test_a_task_waits_for_a_job_of_an_earlier_submission(fake: Fake, root: Path, make: Any) -> None:
-    """Also of another study, and where a later study by name had a job that has ended."""
+    """Also for a job of another study, and if a study with a later name had a job that has ended."""
     a, b = (f"pretrain-{letter * 12}" for letter in "ab")
     SlurmLauncher(LauncherSettings(slurm=SlurmOptions()), root, "recall").submit([make(a)])
     slurm_launcher(root).submit([make(a), make(b)])
@@ -140,13 +140,13 @@ def test_nothing_waits_for_a_job_of_another_study_that_stops_before(fake: Fake, 
 
 
 def status(root: Path, task: str, state: str, error: str | None = None, stage: str = "pretrain") -> None:
-    """Write the files that the job left of a stage."""
+    """Write the status that a job left in the folder of a stage."""
     folder = root / "runs" / "stages" / f"{stage}-{task[-1] * 12}"
     write_json(folder / "status.json", {"state": state, "error": error})
 
 
 def test_how_jobs_stand(fake: Fake, root: Path, make: Any) -> None:
-    """SLURM decides what waits and runs, the files what has ended."""
+    """SLURM's answer counts for jobs that wait or run, the files for stages that have ended."""
     names = "abcdefghijkl"
     launcher = slurm_launcher(root)
     launcher.submit([make(name) for name in names])
@@ -210,7 +210,7 @@ def test_of_what_squeue_has_forgotten_the_accounts_tell(fake: Fake, root: Path, 
         "b": StageState("CANCELLED", "100_1"),
         "c": StageState(
             "FAILED", "100_2", Reason(Cause.QUEUE, queue="OUT_OF_MEMORY")
-        ),  # the last word is older than its end
+        ),  # its last status is older than its end
         "d": StageState("FAILED", "100_3", Reason(Cause.QUEUE)),
         "e": StageState("FAILED", "100_4", Reason(Cause.ERROR, detail="a last word")),
         "f": StageState("COMPLETE", "100_5"),
@@ -219,7 +219,7 @@ def test_of_what_squeue_has_forgotten_the_accounts_tell(fake: Fake, root: Path, 
         "i": StageState("CANCELLED", "100_8"),
     }
     assert launcher.poll() == launcher.poll() == ended
-    [asked] = fake.calls("sacct")  # once: an end is an end
+    [asked] = fake.calls("sacct")  # asked once, since an end is final
     assert asked.endswith("--jobs=100")
 
 

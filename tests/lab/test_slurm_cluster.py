@@ -81,7 +81,7 @@ def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
     wait_until(lambda: reached("out_of_time", 3, attempt=2), "the job that was out of time goes on")
     assert not is_hurried
 
-    # It and the last one are preempted by a job of a partition that goes first.
+    # That job and the last one are preempted by a job of a partition with a higher priority.
     wait_until(lambda: reached("preempted", 2), "the last one trains")
     cluster.ask("sbatch", *URGENT, "--wrap", "true")
     wait_until(lambda: reached("preempted", 0, attempt=2), "the preempted job goes on")

@@ -74,7 +74,7 @@ sys.exit(cli.main(sys.argv[2:]))
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For everything of these tests."""
+    """The folder for everything of these tests."""
     return tmp_path_factory.mktemp("nodes")
 
 
@@ -122,7 +122,7 @@ class Jobs:
         self._tasks: dict[str, Task] = {}
 
     def submit(self, name: str, settings: LauncherSettings, changes: dict[str, Any]) -> StageRun:
-        """Start a job of that name; the folder of its stage."""
+        """Start a job of that name; returns the folder of its stage."""
         params = tiny.params(changes)
         run = tiny.stage_run("pretrain", params, self.root)
         planned = plan_run(params, "realm", 0)
@@ -132,15 +132,15 @@ class Jobs:
         return run
 
     def quick(self) -> None:
-        """From now on they do not sleep."""
+        """Let the masks of all jobs sleep no more."""
         (self.root / "slow").unlink()
 
     def again(self, name: str) -> None:
-        """Submit it once more."""
+        """Submit a job once more."""
         self._launchers[name].submit([self._tasks[name]])
 
     def state(self, name: str) -> StageState:
-        """Return the state of its newest job."""
+        """Return the state of the newest job of that name."""
         return self._launchers[name].poll()[name]
 
     def shown(self, run: StageRun) -> StageState:
@@ -148,7 +148,7 @@ class Jobs:
         return StageStates(self.root / "runs", jobs_of_stages(self.root)).stage("pretrain", run.key)
 
     def end(self, *names: str) -> list[str]:
-        """Wait for their ends; the states then."""
+        """Wait until these jobs have ended; returns their states."""
         wait_until(lambda: all(self.state(name).state not in UNFINISHED for name in names), f"{names} have ended")
         return [str(self.state(name).state) for name in names]
 
@@ -163,7 +163,7 @@ def jobs(prepared: Path, place: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_four_processes_on_two_nodes_do_what_one_does(
     cluster: Cluster, prepared: Path, tmp_path: Path, jobs: Jobs
 ) -> None:
-    """They meet on the first node by its name. Of batches of five one process has two."""
+    """The processes find the first node by its name. One of them has two sentences of each batch of five."""
     changes = {"pretrain.batch_size": 5, "pretrain.steps": 6, "pretrain.refresh.interval_steps": 2}
     four = jobs.submit("four", hosts.settings(tmp_path / "site", nodes=2), changes | {"launch.ranks": 4})
     one = tiny.run("pretrain", tiny.params(changes), Path(shutil.copytree(prepared, tmp_path / "one")))
@@ -325,7 +325,7 @@ def test_an_array_builds_one_index_though_an_element_is_killed(cluster: Cluster,
 
     how = ("--parsable", "--array=0-3", "--exclusive", "--mem=1G", f"--output={jobs.root / 'element-%a.txt'}")
     array = cluster.ask("sbatch", *how, "--wrap", shlex.join(command(jobs.root, 1.0))).strip()
-    wait_until(lambda: bool(begun()), "an element has embedded its first shard")  # any: which is first, is by chance
+    wait_until(lambda: bool(begun()), "an element has embedded its first shard")  # the first by chance
     first = begun()[0]
     cluster.ask("scancel", "--signal=KILL", f"{array}_{first}")
     wait_until(lambda: not cluster.ask("squeue", "--noheader"), "all have ended")

@@ -118,7 +118,7 @@ def test_to_follow_submits_again_what_the_scheduler_cancels_for_others(
 
 
 def assert_honest(project: Project) -> None:
-    """The ledger holds."""
+    """Check that the ledger has no fault."""
     assert verify(project.root)[1] == []
 
 

@@ -115,7 +115,7 @@ def start(root: Path, *arguments: str, **environment: str) -> subprocess.Popen[s
 
 
 def sweep_here(root: Path, launcher: str = "inline") -> int:
-    """The same in this process, which has what it imports already."""
+    """Sweep in this process, which has imported everything already."""
     return main(["sweep", "mini", "--root", str(root), "--launcher", launcher])
 
 

@@ -1,4 +1,4 @@
-"""Tasks: every stage that is left is in exactly one, what runs share is done once and before what needs it."""
+"""Tasks: every stage that is left is in exactly one; shared stages are done once, and before stages that need them."""
 
 import itertools
 import shutil
@@ -64,7 +64,7 @@ def test_shared_beginnings_are_tasks_of_their_own(planned: Callable[..., StudyPl
 
 
 class Queue(Launcher):
-    """A queue that only notes what it gets."""
+    """A queue that only records what is submitted."""
 
     name = "queue"
     detached = True
@@ -169,7 +169,7 @@ NAMES = ("prepare", "warm_start", "pretrain", "finetune", "evaluate")
 
 
 def made_run(choices: tuple[int, ...]) -> Run:
-    """A run whose stages are distinguished by the stages before, as keys are; choice 9 of pretrain: there is none."""
+    """A run with a choice for each stage; a stage's key depends on its choice and those before. 9: no pre-training."""
     names = [name for name, choice in zip(NAMES, choices, strict=True) if choice != 9]
     path = [str(choice) for choice in choices if choice != 9]
     keys = {name: digest([name, *path[: place + 1]]) for place, name in enumerate(names)}

@@ -104,7 +104,7 @@ def test_one_failed_rank_ends_the_others_and_is_the_one_to_blame(program: Any, m
     monkeypatch.setattr(workers, "GRACE_SECONDS", 0.2)
     program(
         "if os.environ['RANK'] == '1':\n    sys.exit('the second is broken')\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)"  # it waits for the one that is gone
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)"  # it waits for the rank that is gone
     )
     started = Workers(JOB, ranks=2, threads=1, log=Path("log.txt"))
     while not started.has_ended:

@@ -36,7 +36,7 @@ def every_97th(content: bytes) -> bytes:
 
 
 def one_bit(content: bytes) -> bytes:
-    between = BLOCK_BYTES + 1 if len(content) == LARGE else 0  # in no block of a large file
+    between = BLOCK_BYTES + 1 if len(content) == LARGE else 0  # in none of the blocks that a large file is checked by
     return content[:between] + bytes([content[between] ^ 1]) + content[between + 1 :]
 
 
@@ -95,7 +95,7 @@ def test_all_of_a_folder_is_found_at_any_depth(tmp_path: Path) -> None:
 
 
 def test_a_record_and_its_digest_are_never_at_odds(tmp_path: Path) -> None:
-    """A process that dies between the two leaves the old content, which is as good as the new."""
+    """A process that dies between the two writes leaves the old content, which is as good as the new."""
     path = tmp_path / "record.json"
     rewrite(path, 1)
     assert not (tmp_path / DIGESTS).exists()

@@ -91,7 +91,7 @@ def test_a_directory_appears_whole_and_replaces_the_old_one(tmp_path: Path) -> N
 
 
 def test_two_may_write_one_file_or_folder_at_a_time(tmp_path: Path) -> None:
-    """On two machines they may have the same number of a process, and even so disturb nothing of each other."""
+    """Writers on two machines may have the same process number, and still do not disturb each other."""
     with atomic_write(tmp_path / "file") as one, atomic_write(tmp_path / "file") as other:
         one.write("one")
         other.write("other")

@@ -27,7 +27,7 @@ def change(path: Path, **values: Any) -> None:
 
 
 def silence(path: Path, seconds: float) -> None:
-    """As if the holder had last been heard of so long ago."""
+    """Change a lease as if its holder had been silent for so long."""
     change(path, heard=time.time() - seconds)
 
 
@@ -65,7 +65,7 @@ def test_a_living_process_keeps_it_and_a_killed_one_loses_it_at_once(tmp_path: P
 
 
 def pass_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Nothing happens for so long."""
+    """Let this time pass without any event."""
     clocks = {name: getattr(time, name) for name in ("time", "monotonic")}
     for name, clock in clocks.items():
         monkeypatch.setattr(time, name, lambda clock=clock: clock() + seconds)
@@ -129,7 +129,7 @@ def test_a_process_outlives_a_clock_that_is_set(tmp_path: Path, monkeypatch: pyt
 
 
 def test_one_that_is_given_back_while_others_look_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is listed, and gone when it is read."""
+    """The lease is listed, and gone when it is read."""
     lease = take(tmp_path, "a", limit_seconds=LIMIT)
     read = lease_module._read
 

@@ -111,7 +111,7 @@ def test_of_a_job_its_scheduler_knows_more_than_the_age_of_its_lease(tmp_path: P
     ended = said("FAILED", "17_3", 1.0)
     assert (ended.state, ended.error) == ("LOST", lost)
     assert said("CANCELLED", "17_3", 1.0).state == "CANCELLED"
-    assert said("FAILED", "17_4", 1.0).state == "RUNNING"  # it is not that job that works on it
+    assert said("FAILED", "17_4", 1.0).state == "RUNNING"  # another job works on it
     assert said("RUNNING", "17_3", 600.0).state == "RUNNING"
     assert said("QUEUED", "17_3", 600.0).state == "QUEUED"
 

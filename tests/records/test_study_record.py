@@ -64,7 +64,7 @@ def test_a_broken_record_names_file_and_field(tmp_path: Path) -> None:
 
 
 def test_an_edited_record_is_refused_until_the_study_is_planned_again(tmp_path: Path) -> None:
-    """As for two runs that are exchanged in it."""
+    """Here two runs are exchanged in the record."""
     path = write_study_record(tmp_path, STUDY)
     first, second, *others = read_json(path)["runs"]
     exchanged = [first | {"run": second["run"]}, second | {"run": first["run"]}, *others]

@@ -1,6 +1,6 @@
-"""SLURM's accounting, for `sacct`: a mariadbd that nothing reaches but a socket in the folder, and slurmdbd before it.
+"""SLURM's accounting, for `sacct`: slurmdbd, and a mariadbd that is reached only by a socket in the folder.
 
-Needs Debian's packages slurmdbd and mariadb-server. With it SLURM also watches memory, and ends a job above its own.
+Needs Debian's packages slurmdbd and mariadb-server. With it SLURM also watches memory, and ends a job above its limit.
 """
 
 import getpass

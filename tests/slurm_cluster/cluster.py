@@ -35,12 +35,12 @@ NO_ACCOUNTING = "JobAcctGatherType=jobacct_gather/none\nAccountingStorageType=ac
 # A first process that collects what others leave behind, as on a machine.
 HOST = ("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=slave")
 BOOT = 'hostname "$0"; mount --bind "$1" /etc/hosts; shift; eval "$1"; shift; "$@" & wait'
-# As on a network file system: that a name was not there is remembered, even if another host makes it meanwhile.
+# As on a network file system: a missing name is remembered as missing, even if another host makes it meanwhile.
 SEE_LATE = "bindfs -o negative_timeout={seconds},entry_timeout=0,attr_timeout=0 {folder} {folder}"
 LATE_SECONDS = 15
 # cred_expire and sched_interval: a requeued job starts again after seconds rather than minutes.
 # KillWait: from SIGTERM to SIGKILL. MinJobAge: squeue remembers ended jobs, if nothing else does.
-# MessageTimeout: so long is a node asked that is gone, several times before it is called gone.
+# MessageTimeout: how long SLURM waits for the answer of a node, several times before the node counts as gone.
 CONFIGURATION = """
 ClusterName=realmlab
 SlurmctldHost={host}(127.0.0.1)
@@ -120,7 +120,7 @@ class Cluster:
         return done.stdout
 
     def lose(self, node: str) -> None:
-        """End a node without a word: its slurmd and, where nodes are hosts, every process on it (SIGKILL)."""
+        """End a node without notice: its slurmd and, if nodes are hosts, every process on it (SIGKILL)."""
         daemon = self._of_node.pop(node)
         self._daemons.remove(daemon)
         daemon.kill()
@@ -267,7 +267,7 @@ def free_ports(count: int) -> list[int]:
 
 def main() -> int:
     """Run a cluster until Ctrl-C or SIGTERM."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell started us with SIGINT ignored
+    for number in (signal.SIGINT, signal.SIGTERM):  # even if a shell started us with SIGINT ignored
         signal.signal(number, signal.default_int_handler)
     absent = missing(PROGRAMS)
     if absent or len(sys.argv) != 2:

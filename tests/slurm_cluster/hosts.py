@@ -19,7 +19,7 @@ if "SLURM_PROCID" in os.environ:
 
 
 def settings(folder: Path, ahead_seconds: Mapping[str, float] | None = None, **options: Any) -> LauncherSettings:
-    """SLURM's, for jobs whose leases are quick, on hosts whose clocks are ahead, or behind; `folder` is for them."""
+    """Settings of SLURM for jobs with quick leases, on hosts whose clocks are ahead or behind; `folder` is for both."""
     folder.mkdir(exist_ok=True)
     site = SITE.format(ahead_seconds=dict(ahead_seconds or {}), limit_seconds=LIMIT_SECONDS)
     (folder / "sitecustomize.py").write_text(site, encoding="utf-8")

@@ -50,15 +50,15 @@ def slowly(request, generator):
 
 
 def write_slow_masks(root: Path) -> None:
-    """For jobs in this folder."""
+    """Write the slow masking scheme for the jobs in this folder."""
     (root / "slow_masks.py").write_text(SLOW_MASKS)
     (root / "slow").touch()
 
 
 @contextmanager
 def joined(cluster: Cluster) -> Iterator[Cluster]:
-    """SLURM, up; the environment of this process points to it. Skips the tests, with the reason, if it does not
-    start."""
+    """Start SLURM, and point the environment of this process to it. If it does not start, the tests are skipped with
+    the reason."""
     try:
         cluster.__enter__()
     except RuntimeError as error:
@@ -75,7 +75,7 @@ def joined(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def wait_until(is_true: Callable[[], bool], what: str) -> None:
-    """Until it is true."""
+    """Wait until a condition is true."""
     deadline = time.monotonic() + HANG_SECONDS
     while not is_true():
         assert time.monotonic() < deadline, f"not within {HANG_SECONDS:.0f} s: {what}"
@@ -93,18 +93,18 @@ class Project:
         write_slow_masks(root)
 
     def plan(self) -> StudyPlan:
-        """Launcher settings of the study."""
+        """Return the plan of the study."""
         return plan_study(self.study, self.root)
 
     def sweep(self, **options: Any) -> list[Task]:
-        """Submit what is missing; returns that."""
+        """Submit what is missing; returns the submitted tasks."""
         retry = options.get("retry_failed", False)
         tasks = tasks_of(self.plan().runs, StageStates(self.root / "runs"), retry_failed=retry)
         assert Sweep(self.study, self.root, launcher="slurm", **options).run() == 0
         return tasks
 
     def launcher(self) -> Launcher:
-        """A new one each time, as from a new command; the plan, which stays the same, is made once."""
+        """A new launcher each time, as from a new command. The plan, which stays the same, is made once."""
         return launcher_of(self._planned.name, self.root, self._planned.launcher, "slurm")
 
     @cached_property
@@ -121,7 +121,7 @@ class Project:
 
 
 def uninterrupted(place: Path, study: dict[str, Any]) -> Project:
-    """The same project, done in this process; nothing stops it."""
+    """A project with this study, done in this process; nothing stops it."""
     inline = Project(place, study)
     for run in inline.plan().runs:
         for stage in ("prepare", *run.stages):

@@ -19,7 +19,7 @@ LLAMA = LlamaConfig(
 
 
 def write_causal_folder(folder: Path, texts: Sequence[str], seed: int = 0, config: PretrainedConfig = LLAMA) -> Path:
-    """Write it with transformers, with 300 words; its byte pairs are learned from `texts`."""
+    """Write the model with transformers; its vocabulary of 300 byte pairs is learned from `texts`."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

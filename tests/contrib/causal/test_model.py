@@ -43,7 +43,7 @@ def test_prompts_hold_what_they_score() -> None:
 
 
 def test_log_likelihood_is_transformers_loss(folder: Path) -> None:
-    """Its loss is the mean over the tokens that have a label; here that is found from the text of each token."""
+    """transformers' loss is the mean over the tokens with a label; here these tokens are found from their texts."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     expected, likeliest = [], []
@@ -77,7 +77,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_start_that_was_read_before_changes_no_number(family: str, tmp_path: Path) -> None:
-    """Also where a start is longer than the prompt's own, or ends within one of its tokens; and in any mixture."""
+    """Also if a start is longer than the prompt's, or ends within a token; prompts without a start are mixed in."""
     model = CausalModel(write_causal_folder(tmp_path, [*PASSAGES, SENTENCE], config=FAMILIES[family]), "float32", CPU)
     assert model.continues
     whole = prompts()
@@ -101,7 +101,7 @@ def test_a_start_that_was_read_before_changes_no_number(family: str, tmp_path: P
 
 
 def test_a_window_of_attention_is_read_whole(tmp_path: Path) -> None:
-    """Its layers forget keys and values of the start."""
+    """Layers with a window of attention forget keys and values of the start."""
     window = MistralConfig(**{**LLAMA.to_dict(), "model_type": "mistral", "sliding_window": 8})
     assert not CausalModel(write_causal_folder(tmp_path, PASSAGES, config=window), "float32", CPU).continues
 
@@ -160,7 +160,7 @@ TENSOR = text("t") + struct.pack("<IQIQ", 1, 4, 0, 0)
         gguf(text("a") + struct.pack("<IIQ", 9, 4, 1 << 61), 1),
         gguf(text("a") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 1000, 1),
         gguf(text("a") + struct.pack("<I", 99), 1),
-        gguf(tensors=TENSOR, tensor_count=1),  # without its data
+        gguf(tensors=TENSOR, tensor_count=1),  # a tensor without its data
     ],
 )
 def test_a_damaged_gguf_file_is_found_before_training(tmp_path: Path, data: bytes) -> None:

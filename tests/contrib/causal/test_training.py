@@ -57,7 +57,7 @@ def test_the_retriever_learns_from_a_table_that_runs_share(line: Path, monkeypat
     assert all("probe_gold_utility" in row or "loss" in row or "retrieval_utility" in row for row in first[1])
     size = pairs.stat().st_size
 
-    # Killed and resumed, with nothing but the table to read from.
+    # Killed and resumed; now likelihoods come only from the table.
     monkeypatch.setattr(likelihoods, "CausalModel", never)
     shutil.rmtree(run.path)
     with tiny.steps_done(PretrainTask, killed_at=3):
@@ -68,7 +68,7 @@ def test_the_retriever_learns_from_a_table_that_runs_share(line: Path, monkeypat
     assert done[-1] == 5
     assert pairs.stat().st_size == size
 
-    # Another rate reads the same pairs, as far as it finds the same passages.
+    # A run with another learning rate reads pairs from the table, as far as it finds the same passages.
     monkeypatch.undo()
     tiny.run("pretrain", chosen(line, {"pretrain.retriever.learning_rate": 2.0e-3}), line)
     assert size <= pairs.stat().st_size < 2 * size

@@ -1,4 +1,4 @@
-"""`realm-lab evaluate --corpus`: a finished run with another corpus, against the stage's own corpus update."""
+"""`realm-lab evaluate --corpus`: a finished run with another corpus, against the corpus update of its evaluation."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ class Line(NamedTuple):
 
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> Line:
-    """The tiny line, finished, and its parameters as params.yaml."""
+    """The tiny pipeline, finished, with its parameters in params.yaml."""
     root, params = tmp_path_factory.mktemp("line"), tiny.params()
     tiny.prepare(params, root)
     for stage in tiny.STAGES:
@@ -48,7 +48,7 @@ def context(line: Line) -> Context:
 
 
 def write_documents(path: Path, passages: Any, change: dict[int, str] | None = None) -> Path:
-    """Toy passages as a file of documents, one each."""
+    """Write toy passages as a file of documents, one passage each."""
     rows = [passages.text.row(row) for row in range(len(passages))]
     with path.open("w", encoding="utf-8") as file:
         for number, row in enumerate(rows):
@@ -67,7 +67,7 @@ def test_the_second_version_as_files_gives_what_the_stage_measured(
     asked = found["questions"]
     rows = [json.loads(text) for text in (folder / "questions.jsonl").read_text().splitlines()]
     assert len(rows) == asked["changed_questions"] + asked["unchanged_questions"]
-    # The stage asks 12 of the test questions, the verb all of them: on those 12 both agree.
+    # The stage asks 12 of the test questions, the command all of them; both agree on the 12.
     stage = [json.loads(text) for text in _predictions(line).read_text().splitlines()]
     ids = {row["id"] for row in stage}
     mine = {row["id"]: row for row in rows}
@@ -145,7 +145,7 @@ def test_blanks_are_filled_with_both_corpora_and_the_source_is_never_read(
         mean = np.mean([row[side]["log_likelihood"] for row in rows])
         assert made[side]["log_likelihood"] == pytest.approx(mean)
     assert found["corpora"]["new"]["embedded"] <= 1
-    again = line.evaluate(*options)  # the prepared corpora are taken as they are
+    again = line.evaluate(*options)  # the prepared corpora are reused
     repeated = json.loads((again / "result.json").read_text())
     assert {**repeated, "seconds": 0} == {**found, "seconds": 0}
 

@@ -181,7 +181,7 @@ def test_a_run_and_judgements_without_queries_are_enough_for_the_measures_of_tre
 
 @pytest.mark.parametrize(("run", "printed"), [("results.test", "out.test.aq"), ("results.trunc", "out.test.aqc")])
 def test_every_digit_is_that_of_trec_eval(run: str, printed: str) -> None:
-    """Its test files: each topic, and the mean over the judged ones (its -c); one run lacks a topic."""
+    """trec_eval's test files: each topic, and the mean over the judged topics (its -c); one run lacks a topic."""
     questions = read_references(data_file("trec_eval/qrels.test"))
     rows = map(str.split, data_file(f"trec_eval/{printed}").read_text().splitlines())
     theirs = {(topic, name): value for name, topic, value in (row for row in rows if len(row) == 3)}
@@ -206,7 +206,7 @@ def test_an_answer_of_which_nothing_is_left_is_only_itself(tmp_path: Path) -> No
 
 
 def test_a_document_that_is_the_question_is_left_out(tmp_path: Path) -> None:
-    """As BEIR's evaluation does. If it is relevant, the ids are of unrelated lists."""
+    """As in BEIR's evaluation. If the document is judged relevant, the ids come from unrelated lists, and it stays."""
     judged = {"arg0": (("con0", 1),), "arg1": (("con1", 1),), "7": (("7", 1),)}
     questions = [Question(q, f"text {q}", (), None, judged=own) for q, own in judged.items()]
     found = {"arg0": ["arg0/0", "arg0/1", "con0"], "arg1": ["con1"], "7": ["7"]}

@@ -1,4 +1,4 @@
-"""TREC run files: our recall and ranks come out of them by an independent program's rules."""
+"""TREC run files: an independent program computes the recall and ranks of realm_lab from them."""
 
 import importlib
 import importlib.util
@@ -52,7 +52,7 @@ def read(path: Path) -> Run:
 
 
 def judgements(context: Context) -> dict[str, set[str]]:
-    """The passages whose body has an answer, by its letters."""
+    """Return question -> passages whose body has an answer, compared as text."""
     questions = context.corpus.questions("test")
     rows = [context.passages.text.row(row) for row in range(len(context.passages))]
     return {
@@ -71,7 +71,7 @@ def test_ir_measures_finds_our_recall_and_reciprocal_ranks(
     Success, RR = ir_measures.Success, ir_measures.RR
     run, relevant = read(path), judgements(context)
     assert len(run) == 12
-    for scores in run.values():  # trec_eval's rule: order by score, of equal ones the larger id first
+    for scores in run.values():  # trec_eval's rule: order by score, and by id if scores are equal, the larger first
         order = sorted(scores, key=lambda passage: (np.float32(scores[passage]), passage), reverse=True)
         assert order == list(scores)
     judged = {question: dict.fromkeys(relevant[question], 1) for question in run}

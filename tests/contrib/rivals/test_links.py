@@ -51,7 +51,7 @@ def test_a_title_is_named_by_its_whole_words_alone(corpus: PreparedCorpus) -> No
 
 
 def test_an_unknown_word_names_no_title(corpus: PreparedCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever wordpiece is unknown: a title with it is named nowhere, and is no other title."""
+    """A title with an unknown wordpiece, whichever this is, is named nowhere, and equals no other title."""
     words = wordpieces_by_id(load_tokenizer(corpus.tokenizer_folder))
     passages = corpus.passages()
     york = int(passages.titles[1][0])

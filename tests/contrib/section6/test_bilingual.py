@@ -83,7 +83,7 @@ def test_gold_passages_hold_an_answer_in_their_language(kind: str, knowledge: st
                 assert set(question.answers) & set(passages[row].body.split())
                 assert set(made_world.written(new)) & set(later[row].body.split())
                 assert passages[row].title in passages[row].body.split()
-            assert question.answers[0] in passages[gold[0]].body.split()  # as a writing system learns it
+            assert question.answers[0] in passages[gold[0]].body.split()  # the one that systems learn to write
 
 
 def test_articles_are_in_either_language_and_never_in_both() -> None:

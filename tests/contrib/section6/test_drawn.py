@@ -101,7 +101,7 @@ def test_a_picture_shows_the_letters_of_its_names_and_the_same_relation_the_same
         (shape(again) == np.roll(shape(mayor), (y, x), (0, 1))).all() for y in (-2, -1, 0, 1, 2) for x in range(-2, 3)
     )
     assert shape(mayor).sum() != shape(employer).sum()
-    np.testing.assert_allclose(mayor[shape(mayor)].mean(0), (40, 90, 200), atol=5)  # a city's
+    np.testing.assert_allclose(mayor[shape(mayor)].mean(0), (40, 90, 200), atol=5)  # the colour of a city
 
 
 def shape(strip: np.ndarray) -> np.ndarray:
@@ -136,7 +136,7 @@ def test_the_prepared_corpus_keeps_the_patches_and_shows_them(tmp_path: Path) ->
     assert uri is not None
     shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))), np.int64)
     drawn_there = join_patches(patches[passages.bodies[row].astype(np.int64) - size], 2)
-    assert abs(shown - drawn_there.astype(np.int64)).mean() < 20  # JPEG
+    assert abs(shown - drawn_there.astype(np.int64)).mean() < 20  # JPEG changes pixels a little
 
 
 def test_articles_have_pictures_too_and_each_restates_its_sentence(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 @pytest.fixture(scope="module")
 def drawn(prepared: Whole) -> Whole:
-    """A study of REALM among pictures, made."""
+    """A project with a finished study of REALM among pictures."""
     whole = prepared
     cells = {"pictures": {"set": PICTURES}, "process": {"set": {**PICTURES, "pretrain.refresh.delay_steps": 1}}}
     study: dict[str, Any] = {"question": "Does it see?", "seeds": [0], "baseline": "pictures", "cells": cells}

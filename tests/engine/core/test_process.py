@@ -32,7 +32,7 @@ def test_shares_are_a_partition_into_nearly_equal_parts(monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 def test_what_ranks_say_to_each_other() -> None:
-    """Check sums, rows with their gradient, and work done once, also when it fails; rank r holds r + 1 rows."""
+    """Sums, rows with their gradient, and work that is done once, even if it fails; rank r has r + 1 rows."""
     code = """
 def once():
     raise UserError("the disk is full; free some space")

@@ -41,7 +41,7 @@ def write_part(folder: Path, schema: pa.Schema, rows: list[dict[str, Any]], toke
 
 
 def write_passages(folder: Path, texts: Sequence[tuple[str, str]]) -> Passages:
-    """Passages of these titles and bodies, without wordpieces; those of one title are an article."""
+    """Passages of these titles and bodies, without wordpieces; passages of one title are an article."""
     plain: dict[str, Any] = {"titles": [0], "bodies": [0], "sentence_starts": [0]}
     articles = list(dict.fromkeys(title for title, _ in texts))
     rows = [
@@ -58,5 +58,5 @@ def made(params: Params, folder: Path, seed: int = 0) -> Prepared:
 
 
 def asked_of(corpus: Corpus, kept: Path = Path("unused")) -> SourceRequest:
-    """Return the request of a source, for one process."""
+    """Return the request that a source of `corpus` gets, for one process."""
     return SourceRequest(corpus, TokenizerSettings(), 3, 0, kept, 1, RuleTagger)

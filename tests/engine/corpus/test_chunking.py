@@ -74,7 +74,7 @@ DOCUMENT = Document("d#0", "The Title", "One two three.  Four five.\nSix seven e
 
 
 def cut(document: Document, max_tokens: int, dropped: Counter[str]) -> list[Passage]:
-    """Passages where a word is a wordpiece."""
+    """Cut a document in which each word is one wordpiece."""
     offsets = split_sentences(document.text)
     counts = [len(document.text[start:end].strip("\u200b").split()) for start, end in offsets]
     title = len(document.title.split())

@@ -73,7 +73,7 @@ def test_the_evidence_of_a_cloze_shares_another_span_with_its_item(
     start = items[0]["text"].index("Oslo")
     cloze = documents[0], (start, start + 4)
     [question] = example.questions_of([cloze], left)
-    assert (question["answer"], question["evidence_ids"]) == (["Oslo"], ["b"])  # c holds the words only
+    assert (question["answer"], question["evidence_ids"]) == (["Oslo"], ["b"])  # c has only the words
     assert example.questions_of([cloze], left[2:]) == []
     given = {"id": "q", "cloze": "He left [MASK].", "answer": "Oslo", "source_id": "a", "evidence_ids": ["c", "a", "x"]}
     Path("part_1.jsonl").write_text(json.dumps(given))
@@ -82,7 +82,7 @@ def test_the_evidence_of_a_cloze_shares_another_span_with_its_item(
     monkeypatch.setattr("sys.argv", "clozes.py --name mine --texts t.jsonl --clozes part_1.jsonl".split())
     example.main()
     [test] = map(json.loads, Path("data/mine/questions_test.jsonl").read_text().splitlines())
-    assert (test["groups"], test["evidence_ids"]) == (["part_1"], ["c"])  # the source and unknown items are none
+    assert (test["groups"], test["evidence_ids"]) == (["part_1"], ["c"])  # the source and unknown items are no evidence
 
 
 def test_another_study_of_the_same_name_stops_it_at_the_start(example: Any, monkeypatch: pytest.MonkeyPatch) -> None:

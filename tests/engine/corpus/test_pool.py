@@ -111,7 +111,7 @@ def test_duplicates_go_and_their_questions_are_given_the_first(
     assert dropped[assembly.DUPLICATE_SENTENCE] > 0
     assert dropped["document: list page"] == 1
     sentences = corpus.sentences()
-    for row in range(len(sentences)):  # origins are rows of this corpus, after what was dropped
+    for row in range(len(sentences)):  # origins are rows of this corpus, without dropped texts
         body, starts = passages.bodies[sentences.origins[row]], passages.sentence_starts[sentences.origins[row]]
         assert any(
             np.array_equal(body[start : start + len(sentences.tokens[row])], sentences.tokens[row]) for start in starts
@@ -120,7 +120,7 @@ def test_duplicates_go_and_their_questions_are_given_the_first(
 
 @pytest.fixture
 def flagged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A tagger of rules, `flagged:Flagged`, which does what this file has in it."""
+    """The path of a file whose code a rule tagger, `flagged:Flagged`, executes when it is made."""
     (tmp_path / "flagged.py").write_text(FLAGGED)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path / "flag"
@@ -157,7 +157,7 @@ def test_a_killed_process_and_an_error_in_one_are_told(
 def test_what_was_cut_before_a_stop_is_not_cut_again(
     files: dict[str, Any], make: Make, flagged: Path, tmp_path: Path, workers: int
 ) -> None:
-    """Stopped in the last of three passes over texts, it goes on, with any number of processes, and without a tag."""
+    """If stopped in the last of three passes over texts, it goes on without tagging, with any number of processes."""
     files |= OWN
     make("undisturbed", files)
 

@@ -27,7 +27,7 @@ PLACES = "Oslo Paris London Vienna Prague Dublin Madrid Lisbon Warsaw Athens".sp
 
 
 def squad(path: Path, articles: int, first: int = 0) -> str:
-    """SQuAD-like: each paragraph has four sentences, two of them with names; each is asked about its second."""
+    """Write paragraphs of four sentences, two with names; each has two questions, one with an answer in the second."""
     data = []
     for number in range(first, first + articles):
         paragraphs = []
@@ -141,7 +141,7 @@ def test_drops_of_files_are_counted_by_reason(filed: Prepared) -> None:
     assert 0 < several == filed.manifest.counts["passages of two sentences or more"]
     assert filed.manifest.counts["wordpieces of passages"] == filed.corpus.passages().bodies.lengths.sum()
     held_out = filed.manifest.counts["cloze_dev"] + filed.manifest.counts["cloze_test"]
-    assert 0 < filed.manifest.dropped["sentence without a salient span"] < 5 * held_out  # only of the held-out
+    assert 0 < filed.manifest.dropped["sentence without a salient span"] < 5 * held_out  # only of held-out sentences
     assert total == 80 * 3 * 4 - sum(filed.manifest.dropped.values())
     shortest = min(filed.corpus.sentences().tokens.lengths)
     assert shortest >= MIN_SENTENCE_WORDPIECES
@@ -157,7 +157,7 @@ def test_x_keeps_sentences_without_a_salient_span(filed: Prepared) -> None:
         "it was not so long ago.",
     }
     assert len(without) > 0.9 * 80 * 3 * 2  # two of four have no name; a few are held out
-    assert (np.diff(sentences.origins) >= 0).all()  # in the order of the text, with or without
+    assert (np.diff(sentences.origins) >= 0).all()  # in the order of the text, with or without a span
 
 
 def test_gold_rows_of_files_hold_the_answer_and_are_of_the_document(filed: Prepared) -> None:
@@ -180,7 +180,7 @@ def test_gold_rows_of_files_hold_the_answer_and_are_of_the_document(filed: Prepa
 def test_paragraphs_of_one_title_in_two_files_are_all_kept_and_found(
     files_params: FilesParams, squad_path: str, tmp_path: Path
 ) -> None:
-    """As the files of XQuAD's languages have the same titles."""
+    """The files of XQuAD's languages have the same titles, too."""
     text = Path(squad_path).read_text()
     for name in PEOPLE:
         text = text.replace(f"{name} Miller", f"{name} Müller").replace(f"did {name} live", f"lebte {name}")
@@ -233,7 +233,7 @@ def test_the_key_depends_on_the_content_and_the_format_and_not_on_the_seed(
     with refused("BertJapaneseTokenizer", path=folder):
         corpus_inputs(with_folder, 0)
     toy = digest(corpus_inputs(tiny.params(), 0))
-    assert digest(corpus_inputs(tiny.params({"corpus.files.max_articles": 3}), 0)) == toy  # not of its source
+    assert digest(corpus_inputs(tiny.params({"corpus.files.max_articles": 3}), 0)) == toy  # not of the toy source
     assert digest(corpus_inputs(tiny.params({"corpus.source.articles": 121}), 0)) != toy
     assert "ids" not in corpus_inputs(params, 0)
     (tmp_path / "later").mkdir()

@@ -1,4 +1,4 @@
-"""examples/two_sources.py: spans of a sentence that the passage of a title in it has."""
+"""examples/two_sources.py: the spans of a sentence that are also in the passage whose title it names."""
 
 from typing import Any
 

@@ -59,7 +59,7 @@ def test_learning_is_the_same_in_every_process() -> None:
 
 
 def test_nothing_is_learned_from_a_word_that_would_be_unknown() -> None:
-    endless = "ab" * 200_000  # took the square of its length
+    endless = "ab" * 200_000  # once took time that grew with the square of its length
     assert train_wordpiece(["aa bb", endless], 1000).get_vocab() == train_wordpiece(["aa bb"], 1000).get_vocab()
 
 

@@ -52,7 +52,7 @@ def test_the_answer_is_the_likeliest_span_of_the_likeliest_passage(system: TinyS
         assert answer.best == int(np.argmax(joint))
         assert answer.text == answer.candidates[answer.best].text
         bests.add(answer.best)
-    assert len(bests) > 1  # the reader's view of a span does change which passage wins
+    assert len(bests) > 1  # the reader's scores of spans change which passage wins
 
 
 def test_a_joint_softmax_answers_with_its_largest_logit(system: TinySystem, reference: Reference) -> None:

@@ -96,7 +96,7 @@ def test_a_causal_language_model_measures_the_answer(system: TinySystem, tmp_pat
     readings = read_cloze_items(*args, causal, system.tokenizer, system.special, items)
     for item, reading, other in zip(items, readings, by_bert, strict=True):
         assert item.text[slice(*item.span)] == item.answers[0]
-        assert reading.passages == other.passages  # found alike
+        assert reading.passages == other.passages  # both find the same passages
         texts = ["", *(bodies[passage] for passage in reading.passages)]  # the most likely first
         log_probs, likeliest = model.score([left_prompt(text, item.text, [item.span]) for text in texts])
         assert reading.null_log_likelihood == pytest.approx(float(log_probs[0]), abs=1e-4)

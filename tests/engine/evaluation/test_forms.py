@@ -1,4 +1,4 @@
-"""Forms of facts, and owners of passages, that are retrieved: on passages and ranks written by hand."""
+"""Measures of the forms of facts and the titles of passages that are retrieved, on passages and ranks by hand."""
 
 from types import SimpleNamespace
 from typing import Any

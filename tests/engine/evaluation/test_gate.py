@@ -19,7 +19,7 @@ from tests.tiny_system import TinySystem
 
 
 class Planted:
-    """Nats that a passage is worth: with the answer, without it, and none."""
+    """A reader that gains `having` nats from a passage with the answer, `lacking` from another, and 0 from none."""
 
     def __init__(self, system: TinySystem, having: float, lacking: float):
         self._bodies, self._having, self._lacking = system.passages.bodies, having, lacking
@@ -69,7 +69,7 @@ def test_more_candidates_have_the_answer_more_often(system: TinySystem) -> None:
 
 
 class Supporting(Planted):
-    """A reader that gains nats from the passages that support the answers more, or not."""
+    """A reader that gains `more` nats in addition from passages that support the answers."""
 
     def __init__(self, system: TinySystem, gold: np.ndarray, more: float):
         super().__init__(system, 8.0, 0.0)

@@ -24,7 +24,7 @@ def run(system: TinySystem, params: Params, sentences: Sentences) -> ClozeResult
 
 
 def held_out(system: TinySystem, params: Params, origin: str | None) -> Sentences:
-    """Held-out sentences with the passage that each finds first as origin, or the next one of that article."""
+    """Held-out sentences; the origin of each is the passage that it finds first, or the next one of that article."""
     sentences = system.corpus.sentences("cloze_dev")
     if origin:
         top = run(system, params, sentences).rows_BK[:, 1]
@@ -141,7 +141,7 @@ def test_the_words_are_guessed_from_the_first_passage(
             reference.masked_words(masked.tokens, _body(system, row), masked.positions).argmax(1).tolist()
             for row in before.rows_BK[place].tolist()
         ]
-        # Its answer is now what one of the candidates makes the reader guess; the masked query stays as it was.
+        # The answer becomes the reader's guess with one of the candidates; the masked query stays as it was.
         others = [guess for guess in guesses if guess != guesses[1]]
         answer = others[0] if others and place % 2 else guesses[1]
         tokens[number][masked.positions] = answer

@@ -16,7 +16,7 @@ def assert_same_bits(one: torch.nn.Module, other: torch.nn.Module) -> None:
 
 
 def read_reader(folder: Path, span_hidden_size: int) -> Reader:
-    """A reader as a folder has it."""
+    """Read the reader of a folder."""
     weights = read_reader_weights(folder)
     reader = Reader(weights.shape, span_hidden_size)
     load_reader(reader, weights, folder)

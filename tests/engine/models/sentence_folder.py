@@ -11,7 +11,7 @@ from realm_lab.engine.corpus.vocabulary import save_tokenizer, train_wordpiece
 
 
 def write_sentence_folder(folder: Path, texts: Sequence[str], seed: int = 0, positions: int = 48) -> Path:
-    """Write it with transformers; its wordpieces are learned from `texts`."""
+    """Write the folder with transformers; its wordpieces are learned from `texts`."""
     tokenizer = train_wordpiece(texts, 200)
     torch.manual_seed(seed)
     sizes: Any = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}

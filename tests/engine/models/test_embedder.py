@@ -40,7 +40,7 @@ def started(head: EmbedderShape, pooler: dict[str, Tensor] | None = None) -> tup
 
 
 def noisy(head: EmbedderShape) -> Embedder:
-    """An embedder no two of whose matrices are equal."""
+    """An embedder whose matrices all differ."""
     embedder, _ = started(head)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():

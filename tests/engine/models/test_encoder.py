@@ -89,7 +89,7 @@ def test_padding_changes_nothing(ours: Encoder, gradient: bool) -> None:
     with torch.set_grad_enabled(gradient):
         hidden_BLD = ours(tokens_BL, types_BL, mask_BL)
         other_BLD = ours(tokens_BL.masked_fill(~mask_BL, 17), types_BL.masked_fill(~mask_BL, 1), mask_BL)
-        assert torch.equal(hidden_BLD[mask_BL], other_BLD[mask_BL])  # not one bit of padding's content is seen
+        assert torch.equal(hidden_BLD[mask_BL], other_BLD[mask_BL])  # the content of padding changes no bit
         for row, length in enumerate(LENGTHS):
             alone = (part[row : row + 1, :length] for part in (tokens_BL, types_BL, mask_BL))
             torch.testing.assert_close(ours(*alone)[0], hidden_BLD[row, :length], atol=2e-6, rtol=0)

@@ -177,7 +177,7 @@ def test_a_folder_without_a_type_is_known_by_its_architecture(
 
 
 def shard(folder: Path) -> list[str]:
-    """Put the weights of a folder into two files with an index; the names of the second's tensors."""
+    """Put the weights of a folder into two files with an index; returns the names of the second file's tensors."""
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     names = sorted(tensors)

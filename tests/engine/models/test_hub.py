@@ -1,4 +1,4 @@
-"""Encoders of other families: the numbers of transformers, read and written in its folders."""
+"""Encoders of other families: they give the numbers of transformers, and its folders are read and written."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def read_reader(folder: Path) -> Reader:
     reader = Reader(weights.shape, 8)
     with torch.no_grad():
         for parameter in reader.parameters():
-            parameter.fill_(torch.nan)  # so that one that is not read shows
+            parameter.fill_(torch.nan)  # a parameter that is not read stays NaN
     load_reader(reader, weights, folder)
     return reader.eval()
 

@@ -194,7 +194,7 @@ def test_a_released_reader_is_read(name: str, span_head: bool) -> None:
     found, expected = read_initial_reader(folder, params, 40, 1), new_reader(params, 40, 1)
     assert found.has_span_head == span_head
     load_reader(expected, read_reader_weights(folder), folder)
-    assert_same_bits(found, expected)  # a span head that is not there is drawn
+    assert_same_bits(found, expected)  # a span head that the folder lacks is drawn
     assert found.encoder.shape.activation == "gelu_new", "the folder's"
 
 

@@ -11,12 +11,12 @@ from realm_lab.engine.models.spans import span_log_probs
 from tests.tiny_system import Reference, TinySystem
 
 WIDTH = 4
-ROWS = (0, 3, 17)  # passages of other lengths
+ROWS = (0, 3, 17)  # passages of different lengths
 EMPTY = np.empty(0, np.int64)
 
 
 def pairs(system: TinySystem) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Questions and passages, all of other lengths; the last passage is one wordpiece, shorter than a span may be."""
+    """Questions and passages, all of different lengths; the last passage is one wordpiece, less than a span may be."""
     questions = system.corpus.questions("dev")
     queries = [np.asarray(questions.tokens[0])[:length] for length in (7, 3, 5, 6)]
     bodies = [np.asarray(system.passages.bodies[row])[:length] for row, length in zip(ROWS, (18, 15, 12), strict=True)]

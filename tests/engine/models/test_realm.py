@@ -44,7 +44,7 @@ def _values(score_BK: Tensor, token_BKM: Tensor, is_masked_BM: Tensor) -> tuple[
 
 def test_the_marginals_differ_by_how_passages_help_tokens_together() -> None:
     # log E_z[p1 p2] - log E_z[p1] E_z[p2] has the sign of the covariance over p(z|x). Passages that help both tokens
-    # or none favour Eq. 1 (Jensen, where p1 = p2); passages that help one at the cost of the other favour the code's.
+    # or none favour Eq. 1 (Jensen, where p1 = p2); passages that help one at the cost of the other, the released code.
     score_BK, log_first_BK = draw(6, 5), -draw(6, 5, seed=1).abs()
     both = torch.ones(6, 2, dtype=torch.bool)
     prior_BK = candidate_log_probs(score_BK).exp()

@@ -1,4 +1,4 @@
-"""An embedder's folder is one of sentence-transformers: the same vectors by its files, and by that library."""
+"""An embedder's folder is a folder of sentence-transformers: its files, and that library, give the same vectors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Embedder, Path
 
 
 def vectors(embedder: Embedder, tokenizer: Any) -> tuple[Tensor, Tensor]:
-    """Those of the embedder: of the texts as queries, of the pairs as documents."""
+    """Return the embedder's vectors of the texts as queries, and of the pairs as documents."""
     import numpy as np
 
     def ids(texts: list[str]) -> list[Any]:
@@ -88,7 +88,7 @@ def head_of(folder: Path, kind: str, pooled: Tensor) -> Tensor:
 
 
 def encoded(folder: Path, texts: Any, task: str) -> Tensor:
-    """Embed by the files only, as their format is documented."""
+    """Embed with nothing but the files, by the documentation of their format."""
     from transformers import AutoModel, AutoTokenizer
 
     given = AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")

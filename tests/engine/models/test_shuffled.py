@@ -29,7 +29,7 @@ def test_steps_are_as_large_and_are_the_same_again() -> None:
     log_prior_BK = torch.zeros(50, 6).log_softmax(1)
 
     once_B = shuffled(log_prior_BK, log_reader_BK)
-    torch.testing.assert_close(once_B, marginal_log_likelihood(log_prior_BK, log_reader_BK))  # equal priors: a sum
+    torch.testing.assert_close(once_B, marginal_log_likelihood(log_prior_BK, log_reader_BK))  # equal priors: no effect
     assert torch.equal(once_B, shuffled(log_prior_BK, log_reader_BK))
 
 

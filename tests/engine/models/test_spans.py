@@ -1,4 +1,4 @@
-"""S(z, y), and p(y|z,x) as the sum over it."""
+"""S(z, y), the spans of z that equal y, and p(y|z,x) as the sum over them."""
 
 import math
 import tempfile

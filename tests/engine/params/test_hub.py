@@ -40,7 +40,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
     """One model, `org/name`."""
 
     def do_GET(self) -> None:
-        """A file, the tree of a commit, or what is known of the model."""
+        """Answer with a file, the tree of a commit, or the model's information."""
         name = self.path.partition("?")[0].rsplit("/", 1)[1]
         if "org/name" not in self.path:
             self.send_error(404, "Not Found")
@@ -67,7 +67,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def log_message(self, format: str, *values: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 def _oid(data: bytes) -> str:
@@ -84,7 +84,7 @@ def hub() -> Iterator[http.server.ThreadingHTTPServer]:
 
 @pytest.mark.slow
 def test_a_model_of_the_hub_is_fetched_once(hub: http.server.ThreadingHTTPServer, tmp_path: Path) -> None:
-    """With the sizes of its config.json, without what is no safetensors file; the second time without the network."""
+    """config.json gives the sizes, weights are fetched only as safetensors, and a second time needs no network."""
 
     def loaded(name: str, port: int) -> subprocess.CompletedProcess[str]:
         environment = {"HF_HOME": str(tmp_path), "HF_ENDPOINT": f"http://127.0.0.1:{port}", "HF_HUB_OFFLINE": "0"}

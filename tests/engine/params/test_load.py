@@ -303,7 +303,7 @@ def test_a_line_of_the_file_goes_before_the_preset_and_an_override_before_both(t
     params = load(path, {"pretrain.batch_size": 3, "pretrain.reader": {"warmup_steps": 0}})
     assert params.pretrain.steps == 7
     assert params.pretrain.batch_size == 3
-    assert params.pretrain.reader.learning_rate == 1e-4  # as the YAML of today reads it; older readers see a word
+    assert params.pretrain.reader.learning_rate == 1e-4  # a number in YAML 1.2; readers of YAML 1.1 see a word
     assert params.pretrain.reader.warmup_steps == 0
     assert params.pretrain.reader.recipe == toy.pretrain.reader.recipe == "short"  # a section is merged, not replaced
     assert load(path, {"pretrain.steps": 8}).pretrain.steps == 8
@@ -402,7 +402,7 @@ def test_a_part_is_written_as_a_name_or_with_its_options(tmp_path: Path) -> None
     assert chosen.pretrain.masking == Choice("a", {"share": 0.3})  # replaced as a whole
     assert (flatten(chosen)["pretrain.masking"], flatten(chosen)["pretrain.masking.share"]) == ("a", 0.3)
     more = load(path, {"pretrain.masking": {"share": 0.3}, "pretrain.masking.labels": ["d"]}).pretrain.masking
-    assert more == Choice("a", {"share": 0.3, "labels": ["d"]})  # only options leave the part
+    assert more == Choice("a", {"share": 0.3, "labels": ["d"]})  # options without a name keep the part
     assert flatten(load(path, {key: {"name": "a"}}))["pretrain.masking"] == "a"
     assert Params(**chosen.model_dump(mode="json")) == chosen
     renewed = tmp_path / "renewed.yaml"

@@ -25,7 +25,7 @@ GOLD = 3
 def found(
     source: Any, retriever: Retriever, queries: list[np.ndarray], count: int, origin: int = -1, first: int = 0
 ) -> np.ndarray:
-    """Rows of the queries from number `first` on; the passages of the batch are every other one."""
+    """Rows that a source finds for queries numbered from `first` on; every other passage is in the batch."""
     batch = QueryBatch(
         np.arange(0, len(retriever.passages), 2),
         np.full(len(queries), GOLD),

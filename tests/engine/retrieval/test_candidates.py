@@ -100,7 +100,7 @@ def test_the_trivial_candidate_is_never_returned(
     rows_BK = retrieve(policy, retriever, queries, trivial).rows_BK[:, int(null) :]
     expected = ranked(scores_BN, None if exclude == "off" else allowed_BN)[:, : 9 - null]
     np.testing.assert_array_equal(rows_BK, expected)
-    # Measurements keep the origin out even where training does not.
+    # Measurements leave the origin out even if training does not.
     kept_out = policy.exclusion(retriever, trivial, always=True)
     with torch.no_grad():
         rows_BK = policy.retrieve(retriever, queries, kept_out).rows_BK[:, int(null) :]
@@ -130,7 +130,7 @@ def test_where_too_few_passages_are_left_places_are_absent_and_get_no_mass(
     absent_BK = torch.from_numpy(found.rows_BK == ABSENT)
     assert (found.score_BK[absent_BK] == NO_SCORE).all()
     assert not found.log_prior_BK.exp()[absent_BK].any()
-    log_reader_BK = torch.full_like(found.log_prior_BK, -3.0).masked_fill(absent_BK, 0.0)  # they would know it all
+    log_reader_BK = torch.full_like(found.log_prior_BK, -3.0).masked_fill(absent_BK, 0.0)  # p(y|z,x) = 1
     torch.testing.assert_close(marginal_log_likelihood(found.log_prior_BK, log_reader_BK), torch.full((8,), -3.0))
 
 

@@ -193,7 +193,7 @@ def test_processes_share_the_shards_out_and_wait_for_each_other(store: Embedding
 
     def embed(rows_R: np.ndarray) -> Tensor:
         asked.append(int(rows_R[0]))
-        if rows_R[0] == 8:  # our last: the other one ends
+        if rows_R[0] == 8:  # our last shard: now the other process ends
             with open(ours / "embeddings.bin", "r+b") as file:
                 file.write((folder / "embeddings.bin").read_bytes()[: 4 * SIZE * 4])
             lock.write((folder / "shard-00000.lock").read_text())

@@ -223,7 +223,7 @@ def rounded_score(seed: int) -> tuple[Tensor, Tensor]:
 
 
 def error_and_bound(reading: Reading, embeddings_ND: Tensor, query_BD: Tensor) -> tuple[Tensor, Tensor]:
-    """By how much approximate scores are wrong, and by how much they may be."""
+    """Return the errors of approximate scores, and the bounds of these errors."""
     found = reading.scores(0, embeddings_ND)
     coarse_NB, true_NB = found.score_nB.double(), embeddings_ND.double() @ query_BD.double().T
     if found.unit_gB is not None:
@@ -310,7 +310,7 @@ def test_what_is_forbidden_is_never_returned(kind: torch.dtype, by_group: bool, 
     exclude = Exclusion(torch.from_numpy(forbidden), torch.from_numpy(groups) if by_group else None)
     allowed_BN = (groups if by_group else np.arange(37))[None] != forbidden[:, None]
     backend = ExactSearch(embeddings_ND, kind)
-    for _ in range(2):  # the memory of the articles is right the second time
+    for _ in range(2):  # the second search uses the remembered articles
         assert_same(backend.search(query_BD, count, exclude), enumerated(embeddings_ND, query_BD, count, allowed_BN))
     found = backend.search(query_BD, count, exclude)
     assert found.rows_BK[3, 0] == best[3]

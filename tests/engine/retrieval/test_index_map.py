@@ -35,7 +35,7 @@ def test_a_planted_map_is_found(kind: str, shift: float) -> None:
     planted_DD = rotation(16) if kind == "orthogonal" else drawn(16, 16, seed=2)
     new_SD = old_SD @ planted_DD.T + shift * drawn(16, seed=3)
     mapped_BD = query_BD @ fitted(old_SD, new_SD, kind)
-    same_BS = mapped_BD @ old_SD.T - query_BD @ new_SD.T  # of a query: the same constant for all passages
+    same_BS = mapped_BD @ old_SD.T - query_BD @ new_SD.T  # for each query, the same constant for all passages
     torch.testing.assert_close(same_BS, same_BS[:, :1].expand_as(same_BS), rtol=0, atol=1e-3)
     if not shift:
         torch.testing.assert_close(same_BS, torch.zeros_like(same_BS), rtol=0, atol=1e-4)

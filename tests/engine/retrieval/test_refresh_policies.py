@@ -1,4 +1,4 @@
-"""Refresh policies as plain decisions; when an index comes into use is tested in training/test_refreshed_index.py."""
+"""Decisions of refresh policies; training/test_refreshed_index.py tests when a new index comes into use."""
 
 import sys
 from pathlib import Path
@@ -26,7 +26,7 @@ def asked(settings: Refresh, overlaps: dict[int, float] | None = None, takes: in
         under_way = sum(made + takes > step for made in found)
         if policy.wants_refresh(Progress(step, under_way, overlap)):
             found.append(step)
-    assert bool(checked) == (overlaps is not None)  # a check costs: only who needs it asks
+    assert bool(checked) == (overlaps is not None)  # a check has a cost: only a policy that needs one asks
     return found
 
 

@@ -28,7 +28,7 @@ Verb = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished realm run, that of params.yaml, and a baseline run that is not finished."""
+    """A project in which the realm run of params.yaml is fine-tuned, and the run of the baseline is not."""
     root = tiny.prepare(PARAMS, tmp_path_factory.mktemp("ask"), "warm_start", "pretrain", "finetune")
     (root / "params.yaml").write_text(json.dumps(PARAMS.model_dump(mode="json", exclude={"launch"})))
     return root
@@ -57,7 +57,7 @@ def question_of(corpus: PreparedCorpus) -> str:
 
 
 def sentence_of(corpus: PreparedCorpus) -> str:
-    """A passage's own text with its last name masked."""
+    """A passage's text with its last name masked."""
     words = corpus.passages().text.row(0)["body"].split()
     return " ".join([*words[:-2], "[MASK]", "."])
 
@@ -80,7 +80,7 @@ def test_ask_tells_the_answer_and_where_it_was_found(said: Verb, corpus: Prepare
 
 
 def test_fill_gives_a_null_document_that_was_no_candidate_no_share(line: Path, corpus: PreparedCorpus) -> None:
-    """Its score was never trained: it is read to compare with, and that is all."""
+    """The null document's score was never trained, so it is read only for comparison."""
     chosen = tiny.params({"model.dropout": 0.1, "pretrain.null_document": "off", "pretrain.steps": 1})
     tiny.run("pretrain", chosen, line)
     found = asdict(fill(open_run(chosen, line, 0, "realm"), sentence_of(corpus), k=3))["candidates"]

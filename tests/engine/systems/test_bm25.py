@@ -189,7 +189,7 @@ def byte_length(length: float) -> int:
 
 
 def test_cacm_is_ranked_as_by_anserini() -> None:
-    """The official figures of Lucene's BM25 (.3123, .1942), and its run with the lengths in bytes as it has them."""
+    """The official figures of Lucene's BM25 (.3123, .1942), and its run, with lengths stored in bytes as in Lucene."""
     folder = data_folder("cacm")
     texts: dict[str, str] = {}
     with tarfile.open(folder / "cacm.tar.gz") as files:

@@ -54,7 +54,7 @@ def outcome(run: StageRun) -> Any:
 
 
 def killed(params: Params, root: Path, step: int) -> None:
-    """Train with a checkpoint after every step, until the process is about to do `step`."""
+    """Train with a checkpoint after every step, and kill the run when it is about to do `step`."""
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(loop, "time", SimpleNamespace(monotonic=itertools.count(step=100).__next__))
         with tiny.steps_done(PretrainTask, killed_at=step):

@@ -38,7 +38,7 @@ class Project:
         self.embedded: dict[tuple[str, str], int] = {}
 
     def run(self, system: str) -> dict[str, Any]:
-        """Do all stages; the results."""
+        """Run all stages of a system; returns the results."""
         for stage in system_of(system).stages:
             before = Embedded.passages
             done = self.tiny.run(stage.name, self.params, self.root, system)

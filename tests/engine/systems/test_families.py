@@ -1,4 +1,4 @@
-"""REALM with an encoder of another family than BERT: the whole line, and resumed in the same bits."""
+"""REALM with an encoder of another family than BERT: the whole pipeline, and resuming in the same bits."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ LENGTHS = {"corpus.passage_length": 80, "corpus.sentence_length": 56}  # more pi
 
 
 def write(folder: Path, family: str, params: Params, positions: int = 140) -> dict[str, Any]:
-    """Write an encoder with a tokenizer learned from the toy world; the parameters that name it."""
+    """Write an encoder with a tokenizer learned from the toy world; returns the parameters that name both."""
     world = ToyWorld(source_options(params.corpus), 0)
     write_family(folder, family, [f"{one.title}. {one.body}" for one, _ in world.passages(0)], positions)
     return {"model.checkpoint": str(folder), "tokenizer.checkpoint": str(folder), "model.dropout": 0.1}
 
 
 def make_project(root: Path, family: str) -> Path:
-    """Write a project with an encoder and a study of one run; its params.yaml."""
+    """Write a project with an encoder and a study of one run; returns its params.yaml."""
     path = root / "params.yaml"
     path.write_text("preset: smoke\n")
     given = write(root / "encoder", family, load(path)) | LENGTHS | FEW | {"launch.threads": 1}

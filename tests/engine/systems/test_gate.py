@@ -100,7 +100,7 @@ def test_evidence_is_found_by_its_id_and_the_gate_compares_it(
 def test_a_toy_world_passes_with_a_reader_that_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The reader here copies, as that of the default run does after its warm start, which takes minutes."""
+    """The reader here copies, like the reader of the default run after its warm start, which takes minutes."""
     root = tiny.prepare(tiny.params(), tmp_path, "warm_start")
     given = ["doctor", "--corpus", "--root", str(root), "--params", str(tiny.PARAMETERS)]
     given += ["--set", "pretrain.candidates=40"]

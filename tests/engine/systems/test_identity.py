@@ -49,7 +49,7 @@ IRRELEVANT = (
 OBSERVING = ("pretrain.watch.", "evaluate.interval_steps")
 OTHERS: dict[str, Any] = {  # another valid value, where one more or a half would not do
     **{name: switch.value for name, switch in SWITCHES.items() if not callable(switch.value)},
-    "corpus.source": None,  # with files: tests/engine/corpus/test_prepare.py; its options below
+    "corpus.source": None,  # files: tests/engine/corpus/test_prepare_files.py; its options below
     "corpus.tagger": "rule",
     "corpus.pretrain_corpus": "same",
     "corpus.source.entities": 44,
@@ -319,7 +319,7 @@ def test_the_content_of_what_a_stage_begins_with_is_in_its_key(
     unchanged = ORDER[: ORDER.index(first)]
     assert [stage for stage in ORDER if before[stage] == after[stage]] == list(unchanged)
     assert record_run(tmp_path, plan_run(params, "realm", 0)).cell_key != cell
-    if first == "pretrain":  # not of the baseline
+    if first == "pretrain":  # the baseline keeps its keys
         assert keys(params, "warm_start") == keys(BASE, "warm_start")
 
 

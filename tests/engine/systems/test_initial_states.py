@@ -48,7 +48,7 @@ def model(root: Path, stage: str, part: str, label: str = "realm") -> Path:
 
 
 def weights(module: nn.Module) -> dict[str, Tensor]:
-    """Without the span head, which only fine-tuning trains."""
+    """Weights without the span head, which only fine-tuning trains."""
     return {name: value for name, value in module.state_dict().items() if not name.startswith(SPAN_HEAD)}
 
 

@@ -1,5 +1,5 @@
-"""Every stage of every registered system, contrib's too, reads no parameter that it does not declare: reading one
-raises, so each is done here with the branches of the parameters that its work decides by."""
+"""No stage of a registered system, contrib's included, reads a parameter that it does not declare. Reading one raises,
+so each stage runs here, once with each set of values that its work branches on."""
 
 from pathlib import Path
 from typing import Any

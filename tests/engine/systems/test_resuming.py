@@ -1,4 +1,4 @@
-"""Every stage that only some system has: killed and run again, it ends in the same bits."""
+"""Stages that only some systems have: killed and run again, they end in the same bits."""
 
 import itertools
 import shutil
@@ -46,8 +46,8 @@ def outcome(run: StageRun) -> Any:
 
 @contextmanager
 def interrupted_once(at: int) -> Iterator[list[int]]:
-    """The steps that stages do inside, whatever their task; the clock ticks once a step, and the first time that step
-    `at` is done the stage is interrupted."""
+    """Collect the steps that stages do inside, whatever their task. The clock ticks once per step, and a stage is
+    interrupted the first time that step `at` is done."""
     check, done = loop._check_finite, list[int]()
 
     def interrupted(values: Mapping[str, float], path: Path, step: int) -> None:

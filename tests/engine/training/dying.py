@@ -66,7 +66,7 @@ class Reaper:
 
 
 class Torn:
-    """A file that is written half."""
+    """A file that is half written when the process dies."""
 
     def __init__(self, file: Any, report: int, where: str):
         self._file, self._report, self._where = file, report, where
@@ -78,7 +78,7 @@ class Torn:
         self._file.close()
 
     def write(self, content: Any) -> None:
-        """Half of it, then death."""
+        """Write half of the content, then die."""
         self._file.write(content[: len(content) // 2])
         self._file.flush()
         die(self._report, self._where)
@@ -90,13 +90,13 @@ def replace(module: ModuleType, name: str, value: Any) -> None:
 
 
 def die(report: int, where: str) -> None:
-    """Say where, and end as if the machine had been taken away."""
+    """Report `where`, and end as if the machine had been switched off."""
     os.write(report, json.dumps({"where": where}).encode())
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def tear(report: int, kind: str, number: int) -> None:
-    """Arrange death in the middle of a write."""
+    """Arrange for the process to die in the middle of a write."""
     counter = itertools.count(1)
     where = f"half of {kind} write {number}"
 
@@ -137,7 +137,7 @@ def child(order: dict[str, Any], report: int) -> int:
 
 
 def serve() -> None:
-    """One order after another."""
+    """Serve one order after another."""
     torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # the first optimiser imports half of torch
     CodeReader().reached(package_modules())  # most events of a child would be in reading the code
     for line in sys.stdin:

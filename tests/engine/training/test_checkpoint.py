@@ -16,7 +16,7 @@ from realm_lab.engine.training.checkpoint import (
 
 
 def at(step: int) -> Checkpoint:
-    """Write a checkpoint whose content identifies its step."""
+    """Return a checkpoint whose content identifies its step."""
     generator = torch.Generator().manual_seed(step)
     return Checkpoint(
         step,
@@ -42,7 +42,7 @@ def names(folder: Path) -> list[str]:
 
 
 def newest_quietly(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint, of a folder that gives no reason for a warning."""
+    """Return the newest checkpoint of a folder; a warning is an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         return load_newest(folder)

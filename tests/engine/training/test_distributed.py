@@ -38,7 +38,7 @@ def assert_alike(one: StageRun, two: StageRun) -> None:
         for part, value in weights.items():
             if part.endswith("attention.self.key.bias"):
                 continue  # softmax does not see it: its gradient is rounding noise, which Adam turns into full steps
-            # Of a whole tensor: Adam makes more of the rounding of a gradient that is almost 0, in one element or two.
+            # Compared as whole tensors: in one element or two Adam amplifies the rounding of a gradient of almost 0.
             assert (others[part] - value).norm() <= 5e-4 * value.norm(), f"{name} {part}"
 
 
@@ -143,7 +143,7 @@ def test_one_rank_that_is_stopped_stops_both_and_they_resume(
     run = tiny.stage_run("warm_start", tiny.params(SHARED), root)
     if name == "SIGKILL":
         assert str(caught.value) == "warm-start, seed 0 (shared by 2 variants): killed by signal 9"
-        assert stage_state(run.path).state == "LOST"  # whichever it was: no failure of the run
+        assert stage_state(run.path).state == "LOST"  # whichever rank it was, the run did not fail
     else:
         assert str(caught.value).endswith("stopped by a signal")
         assert run.status().state == "PREEMPTED"

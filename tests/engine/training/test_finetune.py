@@ -186,7 +186,7 @@ def test_reading_twice_changes_no_gradient(system: TinySystem, monkeypatch: pyte
 
 
 def test_a_question_trains_what_its_positives_reach(system: TinySystem) -> None:
-    """One question a step: answer read, only an early passage with the answer, or neither, which makes no step."""
+    """One question per step: its answer is read, or only an early passage has it, or neither, and no weight moves."""
     task, seen = make_task(system, batch_size=1, candidates=2, early_loss_candidates=6), list[set[str]]()
     for step in range(30):
         before = weights(task)

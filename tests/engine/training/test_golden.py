@@ -1,4 +1,4 @@
-"""Golden losses: the numerics of each phase, pinned. A change moves results that bear the same run keys."""
+"""Golden losses: the numerics of each phase, pinned. A change of them gives other results under the same run keys."""
 
 import json
 import os

@@ -33,7 +33,7 @@ TORN = (("checkpoint", 1), ("checkpoint", 2), ("json", 5), ("json", 11), ("metri
 
 
 class Line:
-    """The forking process, an uninterrupted run, and folders to do the same and be killed."""
+    """The forking process, an uninterrupted run, and folders for runs that are killed."""
 
     def __init__(self, folder: Path, server: subprocess.Popen[str]):
         self._folder, self._server = folder, server
@@ -67,7 +67,7 @@ class Line:
         return *tiny.outcome(run), state.read_bytes(), left
 
     def assert_survives(self, root: Path, death: dict[str, Any]) -> None:
-        """Killed, then run to its end: everything is as without the kill."""
+        """Kill a run, then run it to its end: everything is as without the kill."""
         answer = self.attempt(root, death)
         print(f"{death}: {answer['where']}")
         assert answer["signal"] == signal.SIGKILL, "it was not killed"
@@ -89,7 +89,7 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
 
 
 def instants(events: dict[str, int], inside: str, count: int, seed: int) -> list[dict[str, Any]]:
-    """Deaths at random events. The last of a hundred are spared: waiting for git takes as many calls as it takes."""
+    """Deaths at random events, but not at the last percent of them, since waiting for git takes a varying number."""
     most = int(events[inside] * 0.99)
     return [
         {"inside": inside, "event": int(event)} for event in np.random.default_rng(seed).integers(1, most, size=count)

@@ -10,7 +10,7 @@ from realm_lab.engine.training import loop
 from tests import tiny
 from tests.tiny import by_name
 
-# Dropout and calibration draw from torch's own generator: whatever depends on it unseeded shows.
+# Dropout and calibration draw from torch's generator, so that its use without a seed would show.
 RANDOM = {"model.dropout": 0.1, "pretrain.calibrate_null": True}
 PARAMS = tiny.params(RANDOM)
 

@@ -1,4 +1,4 @@
-"""One step of pre-training and of fine-tuning under every objective: which part of the model is taught otherwise."""
+"""One step of pre-training and of fine-tuning under every objective: the parts of the model that learn differently."""
 
 import copy
 from typing import Any
@@ -56,8 +56,8 @@ def alike(one: Tensor, other: Tensor) -> bool:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_objective_teaches_what_its_source_says(system: TinySystem, stage: str) -> None:
-    gate = {"gated"} if stage == "pretrain" else set()  # of the value, and the reader, of Eq. 1
-    names = OBJECTIVES.keys() - ({"gated"} - gate) - {"reinforce", "jsa"}  # random: test_gradients.py
+    gate = {"gated"} if stage == "pretrain" else set()  # the value, and the reader's gradient, of Eq. 1
+    names = OBJECTIVES.keys() - ({"gated"} - gate) - {"reinforce", "jsa"}  # random: contrib/test_exact_gradient.py
     found = {name: taught(system, stage, objective=Choice(name)) for name in names}
     assert len({values["loss"] for values, _, _ in found.values()}) == len(names - gate)
     assert len({values["marginal_log_likelihood"] for values, _, _ in found.values()}) == 1  # no weight has moved yet
@@ -66,7 +66,7 @@ def test_every_objective_teaches_what_its_source_says(system: TinySystem, stage:
     same_retriever = {name for name, (_, _, gradient) in found.items() if alike(retriever, gradient)}
     assert same_reader == gate
     assert same_retriever == {"emdr2"}
-    for name in ("perplexity_distillation", "leave_one_out"):  # a reader of all passages alike
+    for name in ("perplexity_distillation", "leave_one_out"):  # the reader learns from all passages alike
         assert alike(found["emdr2"][1], found[name][1])
     assert not alike(found["perplexity_distillation"][2], found["leave_one_out"][2])
 

@@ -95,7 +95,7 @@ class BertAdam:
 
 
 def test_without_bias_correction_it_is_berts_adam() -> None:
-    """Also where a parameter has no gradient in some steps: its moments wait, and nothing counts its steps."""
+    """Also if a parameter has no gradient in some steps: its moments wait, and its number of steps does not matter."""
     module, optimiser = make(BERT)
     expected = BertAdam(dict(module.named_parameters()))
     generator = np.random.default_rng(0)
@@ -171,7 +171,7 @@ def test_a_restored_state_continues_in_the_same_bits(tmp_path: Path, settings: O
     for name, value in optimiser.state().items():
         assert torch.equal(other.state()[name], value), name
 
-    fresh, without = make(settings)  # moments do matter to where it goes
+    fresh, without = make(settings)  # without the moments, weights move differently
     fresh.load_state_dict(weights)
     train(fresh, without, range(6, 12))
     assert not torch.equal(fresh.linear.weight, module.linear.weight)

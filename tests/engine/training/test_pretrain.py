@@ -26,7 +26,7 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def outcome(line: Path, changes: dict[str, Any]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """Weights and metrics of a short pre-training; `launch` is not part of its key, so it is run again."""
+    """Weights and metrics of a short pre-training, run again each time, since its key does not depend on `launch`."""
     chosen = tiny.params(SHORT | changes)
     folder = tiny.stage_run("pretrain", chosen, line).path
     for name in ("status.json", "results.json"):

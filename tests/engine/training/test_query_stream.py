@@ -74,7 +74,7 @@ def test_each_span_of_a_sentence_is_masked_equally_often(sentences: Sentences) -
 
 @pytest.fixture
 def greedy() -> Iterator[str]:
-    """A scheme that draws another number of numbers for every sentence."""
+    """A scheme that takes a different number of random draws for each sentence."""
 
     @register_masking("greedy")
     def scheme(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
@@ -130,7 +130,7 @@ def test_the_query_tower_reads_a_question_and_the_reader_the_sentence(sentences:
     plain_rows, plain = stream(sentences).sample(5, "calibration")
     assert rows.tolist() == plain_rows.tolist()
     for query, without in zip(queries, plain, strict=True):
-        assert query.tolist() == [995, *without[without != MASK].tolist(), 996]  # no labels: what
+        assert query.tolist() == [995, *without[without != MASK].tolist(), 996]  # 995: "what", for lack of labels
     one, other = (made.masked(int(rows[0]), np.random.default_rng(0)) for made in (questions, stream(sentences)))
     assert one.tokens.tolist() == other.tokens.tolist()
     assert one.question is not None

@@ -63,7 +63,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def root(start: Path, tmp_path: Path) -> Path:
-    """Copy it to another folder, without any pre-training there."""
+    """A copy of `start` in another folder, without any pre-training."""
     return Path(shutil.copytree(start, tmp_path / "root", ignore=shutil.ignore_patterns("pretrain-*")))
 
 
@@ -88,7 +88,7 @@ def test_the_age_of_the_index_is_what_the_policy_says(start: Path, policy: str) 
 
 @pytest.mark.slow
 def test_drift_refreshes_when_the_overlap_falls_below_the_bound(start: Path) -> None:
-    """The watch looks at the index before the check does, and writes down what it sees."""
+    """The watch measures the index before the check does, and logs the overlap."""
     gently = {"pretrain.refresh.policy": {"name": "drift", "overlap": 0.6}, "pretrain.watch.interval_steps": 2}
     gently |= {"pretrain.retriever.learning_rate": 0.003}
     found = by_name(tiny.metrics(tiny.run("pretrain", settings("drift", **gently), start)))
@@ -156,7 +156,7 @@ def test_the_passages_are_embedded_once_for_each_weights(root: Path, monkeypatch
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["interval", "delayed"])
 def test_a_backend_is_built_anew_whenever_vectors_change(start: Path, policy: str) -> None:
-    """FAISS Flat finds what exact search finds, so that a run differs where it searches vectors of before."""
+    """FAISS Flat finds what exact search finds, so a run would only differ if it searched old vectors."""
     models, metrics, _ = tiny.outcome(tiny.run("pretrain", settings(policy), start))
     flat = settings(policy, **{"pretrain.search.backend": "faiss_flat"})
     flat_models, flat_metrics, _ = tiny.outcome(tiny.run("pretrain", flat, start))

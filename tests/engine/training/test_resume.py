@@ -23,7 +23,7 @@ SAVE_EVERY = 3
 
 
 class Line:
-    """A root with an uninterrupted run, and folders to do the same with interruptions."""
+    """A root with an uninterrupted run, and folders for interrupted runs."""
 
     def __init__(self, folder: Path):
         self.folder, self.root = folder, folder / "whole"
@@ -42,7 +42,7 @@ class Line:
         return self.whole[key]
 
     def elsewhere(self, stage: str, params: Params) -> Path:
-        """A root where everything before `stage` is done, and nothing of it."""
+        """A root where everything before `stage` is done, and nothing of `stage`."""
         self.expected(stage, params)
         root = self.folder / f"killed-{next(self._count)}"
         shutil.copytree(self.root, root)
@@ -67,7 +67,7 @@ def steps_of(folder: Path) -> list[int]:
 
 def assert_resumes(line: Line, stage: str, params: Params, root: Path) -> None:
     """Run again; everything is as in the uninterrupted run."""
-    torch.manual_seed(777)  # another process's generator would stand anywhere
+    torch.manual_seed(777)  # the generator of another process has any state
     run = tiny.run(stage, params, root)
     models, metrics, results = tiny.outcome(run)
     expected_models, expected_metrics, expected_results = line.expected(stage, params)

@@ -25,7 +25,7 @@ def queries(system: Any) -> list[np.ndarray]:
 
 @pytest.fixture(scope="module")
 def old(system: Any) -> Any:
-    """Other weights: those of an old index."""
+    """Other weights, for an old index."""
     embedder = copy.deepcopy(system.embedder)
     scramble(embedder, seed=3, scale=0.05)
     return embedder

@@ -74,7 +74,7 @@ class Passages(SimpleNamespace):
 
 
 def sentences_of(tmp_path: Path) -> Sentences:
-    """One of each passage."""
+    """One sentence of each passage."""
     rows = [
         {"tokens": [100 * row + place for place in range(8)], "spans": pairs, "labels": "", "text": ""}
         | dict.fromkeys(("origins", "gold"), row)
@@ -105,11 +105,11 @@ def test_a_related_passage_is_beside_the_sentence_s_own(
     assert found == expected  # of the sentences of passages 1 and 3
 
 
-WORDS = 50  # of the vocabulary; patches come behind them
+WORDS = 50  # of the vocabulary; patches come after them
 
 
 class Told:
-    """Sentences with two names, each with a picture, or with text."""
+    """Sentences with two names, each paired with a picture or with a text."""
 
     def __init__(self, is_picture: bool):
         self._second = np.arange(6) + (WORDS if is_picture else 20)
@@ -149,7 +149,7 @@ CONTINUES = 40  # these wordpieces continue a word
 
 
 def cut_passages(*bodies: tuple[list[int], list[int]]) -> Any:
-    """Passages with their sentence starts; the title is the passage's number, behind 90."""
+    """Passages with their sentence starts; the title is 90 plus the passage's number."""
     starts = ragged([own for _, own in bodies])
     rows = ragged([body for body, _ in bodies])
     titles = ragged([[90 + number] for number in range(len(bodies))])
@@ -162,7 +162,7 @@ def cut_passages(*bodies: tuple[list[int], list[int]]) -> Any:
 
 
 def test_halves_of_any_passage_are_cut_at_a_word_near_the_middle() -> None:
-    """Ten words of one or two wordpieces in one sentence: the words from 30 to 70 % of the wordpieces start a part."""
+    """Nine words of one or two wordpieces in one sentence: the words from 30 to 70 % of the wordpieces start a part."""
     starts = WordStarts([*["word"] * CONTINUES, *["##piece"] * 20])
     body = [1, 41, 2, 3, 43, 4, 5, 45, 6, 7, 47, 8, 9]  # words start at 0 2 3 5 6 8 9 11 12 of 13
     passages = cut_passages((body, [0]), ([1], [0]), ([7, 47, 48, 49], [0]), ([1, 2, 3, 4], [0, 2]))

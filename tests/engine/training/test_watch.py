@@ -23,7 +23,7 @@ GOLD_B = np.array([7, 4, -1, -1])
 def made(
     rows_BK: np.ndarray, gold_B: np.ndarray = GOLD_B, null: bool = True, **kinds: Any
 ) -> tuple[torch.Tensor, dict[str, Any]]:
-    """Random scores and likelihoods of these candidates: their health, and the inputs."""
+    """Return the health of these candidates with random scores and likelihoods, and these numbers."""
     generator = torch.Generator().manual_seed(0)
     score_BK = torch.randn(rows_BK.shape, generator=generator) * 3
     score_BK[torch.from_numpy(rows_BK == ABSENT)] = -1.0e4

@@ -28,5 +28,5 @@ def study(tmp_path: Path, made: tuple[Path, StudyRecord]) -> StudyRecord:
 
 @pytest.fixture(autouse=True)
 def small_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks at the drawings of tests."""
+    """Draw figures small, since nobody looks at the figures of tests."""
     monkeypatch.setattr("realm_lab.evidence.report.figures.DOTS_PER_INCH", 30)

@@ -40,7 +40,7 @@ CELLS = (
 LEVELS = {"realm": 0.95, "warm_start": 0.25, "random_token": 0.80, "no_null": 0.95}
 METRICS = ("exact_match", "recall_at_5", "retrieval_utility_end")
 STAGES = ("warm_start", "pretrain", "finetune", "evaluate")
-# metric of pre-training -> its value, of the rise from 0 to 1
+# metric of pre-training -> its value as a function of the progress from 0 to 1
 CURVES: dict[str, Callable[[float], float]] = {
     "retrieval_utility": lambda x: 0.5 + 7.4 * x,
     "retrieval_utility_top1": lambda x: 0.6 + 8.7 * x,
@@ -71,7 +71,7 @@ def make_study(
     skip: tuple[tuple[str, int], ...] = (),
     figures: tuple[Choice, ...] = (),
 ) -> StudyRecord:
-    """Complete runs of each cell and seed, but those of `skip`, which have no stages yet."""
+    """Write complete runs of each cell and seed, except those of `skip`, which have no stages yet."""
     with_null = config.preset_values("toy") | {"pretrain.null_document": "encoded"}
     params = config.resolve(with_null).model_dump(mode="json")
     plain = {key: value for key, value in params.items() if key not in ("launch", "seeds")}
@@ -118,18 +118,18 @@ def make_default(runs: Path, seeds: tuple[int, ...] = (0, 1)) -> StudyRecord:
 
 
 def exact_match(cell: str, seed: int, place: int) -> float:
-    """Return scores of 100 questions: the cell's level, a shift per seed, and noise of the cell."""
+    """Return a score on 100 questions: the cell's level, a shift per seed, and noise of the cell."""
     noise = (0.0, 0.01, -0.01, 0.02, 0.0, -0.02)[(seed + place) % 6] if place else 0.0
     return round(LEVELS.get(cell, 0.5) + 0.01 * (seed % 3) + noise, 2)
 
 
 def run_json(runs: Path, study: StudyRecord, cell: str, seed: int) -> Path:
-    """run.json of one of its runs."""
+    """The path of run.json of one run of a study."""
     return runs / next(run.name for run in study.of(cell) if run.seed == seed) / "run.json"
 
 
 def stage_folder(runs: Path, study: StudyRecord, cell: str, seed: int, stage: str) -> Path:
-    """The folder of one stage of one of its runs."""
+    """The folder of one stage of a run of a study."""
     return runs / str(json.loads(run_json(runs, study, cell, seed).read_text())["stages"][stage])
 
 
@@ -143,7 +143,7 @@ def edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 
 def verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
-    """Return the answer of a study by such findings."""
+    """Return the verdict on a study with these results."""
     found = Report(study, pd.DataFrame(), {}, {}, pd.DataFrame())
     found.__dict__["compared"] = results
     return Overview(found).verdict
@@ -155,7 +155,7 @@ def report(root: Path, name: str = "table") -> str:
 
 
 def write_stage(folder: Path, stage: str, key: str, cell: str, seed: int, place: int) -> None:
-    """One complete stage with everything that it leaves."""
+    """Write a complete stage with all of its files."""
     text = f"stage: {stage}\nkey: {key}\nseed: {seed}\nengine_version: 1\nparams: {{}}\nupstream: {{}}\n"
     write_text(folder / "config.yaml", text)
     status = {"state": "COMPLETE", "attempt": 1, "step": 20, "total_steps": 20, "wall_seconds": 60.0 * (1 + place)}

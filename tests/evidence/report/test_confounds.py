@@ -56,7 +56,7 @@ def _run(root: Path, study: StudyRecord, seeds: tuple[int, ...], change: Callabl
 
 
 def _older_baseline(root: Path, study: StudyRecord, name: str, value: Any) -> None:
-    """The baseline is older than a parameter that a cell has another value of."""
+    """Make the baseline older than a parameter, and give a cell another value of this parameter."""
     edit(run_json(root / "runs", study, "realm", 1), lambda f: f["params"]["pretrain"].pop(name))
     _run(root, study, (1,), lambda f: f["params"]["pretrain"].update({name: value}))
 

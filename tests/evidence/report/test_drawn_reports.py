@@ -1,4 +1,4 @@
-"""A report with its figures, drawn: its parts, the figures of a study's own, and those of the default run."""
+"""A report with its figures drawn: its parts, a study's custom figures, and the figures of the default run."""
 
 import functools
 import re
@@ -93,23 +93,23 @@ class Best(ReportSection):
 
 
 class SameHeading(Best):
-    """Both are printed."""
+    """A section with the heading of another; both are printed."""
 
     name = "same_heading"
 
 
 class Nameless(ReportSection):
-    """It is refused."""
+    """A section without a name, which is refused."""
 
 
 class TakenName(Best):
-    """It would replace a field of summary.json."""
+    """A section with the name of a field of summary.json, which it would replace."""
 
     name = "coverage"
 
 
 class BrokenSection(ReportSection):
-    """It fails."""
+    """A section that fails."""
 
     name = "broken"
 

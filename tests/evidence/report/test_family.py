@@ -161,7 +161,7 @@ def test_equivalence_is_corrected_over_all_that_is_looked_at() -> None:
 
 
 def test_the_verdict_of_an_unfinished_study() -> None:
-    """Cells with six, five, three and one seed; the others' values are missing."""
+    """Cells with six, five, three and one seed; the values of the other seeds are missing."""
     none, values = float("nan"), {"a": (*WIDE[:6], *[float("nan")] * 2)}
     for name, seeds in (("b", 5), ("c", 3), ("d", 1)):
         values[name] = (*(0.1 + 0.01 * seed for seed in range(seeds)), *[none] * (8 - seeds))

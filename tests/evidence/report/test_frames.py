@@ -76,7 +76,7 @@ def test_corpus_updates_of_its_runs_are_a_table_of_the_study(tmp_path: Path, stu
     assert "corpus_updates" not in str(metrics_of(frames.record, frames.results, [])), "metrics.json has fixed keys"
     rows = update_rows(frames.results, frames.cells)
     assert [(row["update"], row["old"], row["new"], row["p"]) for row in rows] == [
-        ("v1.1.only", "−9.00", "−6.50", "0.250"),  # the largest p of three seeds with one sign, 2 / 2^3
+        ("v1.1.only", "−9.00", "−6.50", "0.250"),  # the smallest p of three seeds, 2 / 2^3
         ("v1.1.questions", "0.000", "0.250", "0.250"),
         ("v1.1.questions", "1.000", "0.750", "0.250"),
     ]

@@ -264,7 +264,7 @@ def test_differences_of_cells_with_long_names_fit_into_their_figure() -> None:
 
 
 def test_each_line_of_a_crowded_figure_keeps_its_colour_in_the_png(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The PNG has few colours. Thin lines over many bands must keep their colours, unlike two of this study before."""
+    """The PNG has few colours. Thin lines over many bands keep their colours, which two of this study once did not."""
     monkeypatch.setattr("realm_lab.evidence.report.figures.DOTS_PER_INCH", 150)
     root = Path(__file__).resolve().parents[3]
     found = pd.read_csv(root / "reports/reference/random_masks_rates/curves.csv")

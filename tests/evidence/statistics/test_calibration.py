@@ -14,7 +14,7 @@ from realm_lab.records.metrics import Metric
 
 
 def calibrated(deltas: np.ndarray) -> Calibration:
-    """Simulated differences, [seeds, tests]."""
+    """Return the false alarms of differences, [seeds, tests]."""
     found = calibrate([dict(enumerate(map(float, column))) for column in deltas.T])
     assert found is not None
     return found

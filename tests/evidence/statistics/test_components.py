@@ -10,7 +10,7 @@ from realm_lab.evidence.statistics.components import components
 
 
 def test_a_small_table_by_hand() -> None:
-    """Two seeds, 3 above and below the mean; a factor of ±1 and ±2 in them, one of ±.5 and ±1.5, and ±.25 and ±.75."""
+    """Two seeds, ±3 from the mean; in them a factor is ±1 and ±2, another ±.5 and ±1.5, and the rest ±.25 and ±.75."""
     table = np.array([[[14.75, 13.25], [12.25, 11.75]], [[11.25, 6.75], [5.75, 4.25]]])
     # Mean squares: 4 (9 + 9), 2 (1 + 1 + 4 + 4) / 2, 2 (.25 + .25 + 2.25 + 2.25) / 2, (4 · .0625 + 4 · .5625) / 2
     found = components(table)

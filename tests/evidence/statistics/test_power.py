@@ -58,7 +58,7 @@ def test_a_study_of_several_tests_seldom_claims_what_is_not(seeds: int, shared: 
 def test_the_detectable_difference_is_detected_in_80_percent(seeds: int, tests: int) -> None:
     seen, again = 3 * np.random.default_rng(tests).normal(size=(2, STUDIES // 2, tests, seeds))
     again[:, 0] += np.array([[detectable_difference(deltas[0], tests)] for deltas in seen], float)  # of the first
-    assert 0.75 <= (corrected(again)[:, 0] <= ALPHA).mean() <= 0.85  # by another one
+    assert 0.75 <= (corrected(again)[:, 0] <= ALPHA).mean() <= 0.85  # in another study
 
 
 def test_power_has_its_closed_forms() -> None:

@@ -1,5 +1,5 @@
-"""Runs that other tools wrote: tensorboardX 2.6.5, Hydra 1.3.8 and Trackio 0.43 made the samples in data/, MLflow its
-own here. Each has the same 24 runs of one training: three optimisers, eight seeds.
+"""Runs that other tools wrote: tensorboardX 2.6.5, Hydra 1.3.8 and Trackio 0.43 made the samples in data/, and these
+tests make one with MLflow. Each has the same 24 runs of one training: three optimisers, eight seeds.
 """
 
 import itertools
@@ -61,7 +61,7 @@ def write_events(path: Path, scalars: Sequence[tuple[int, float]], tag: str = "a
 
 
 def write_jobs(folder: Path, files: Mapping[str, str], config: str = "", cells: str = "ab", seeds: int = 2) -> None:
-    """Hydra's jobs; VALUE in a file is .5 + seed / 100, and a tenth more in every other cell."""
+    """Write Hydra's jobs; VALUE in a file becomes .5 + seed / 100, and .1 more with each further cell."""
     jobs = [(cell, seed) for cell in cells for seed in range(seeds)]
     for job, (cell, seed) in enumerate(jobs):
         (folder / str(job) / ".hydra").mkdir(parents=True)
@@ -135,7 +135,7 @@ def test_mlflow(samples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_exports_of_wandb(tmp_path: Path) -> None:
-    """The table of its page; the script of its documentation, whose cells are dicts; and JSON of its API."""
+    """W&B's exports: the table of its page, the script of its documentation, whose cells are dicts, JSON of its API."""
     accuracy = {("a", 0): 0.5, ("a", 1): 0.75}
     page, script, api = tmp_path / "page.csv", tmp_path / "script.csv", tmp_path / "api.json"
     page.write_text(
@@ -344,7 +344,7 @@ def test_a_diverged_scalar_of_tensorboard(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_parents_infinity_and_unfinished_runs_of_mlflow(tmp_path: Path) -> None:
-    """MLflow itself has the state, so that it needs no --state."""
+    """MLflow stores the state of a run, so that no --state is needed."""
     from mlflow import MlflowClient
 
     uri = f"sqlite:///{tmp_path / 'runs.db'}"

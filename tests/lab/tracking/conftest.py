@@ -21,7 +21,7 @@ PASSWORD = "p@ss:w/rd%41"  # with everything that a URI has to escape
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MLflow needs seconds to make its tables: once."""
+    """A database with MLflow's tables, made once, since that takes seconds."""
     path = tmp_path_factory.mktemp("empty") / "mlflow.db"
     Store(f"sqlite:///{path}", "nobody")
     return path
@@ -57,7 +57,7 @@ def postgres() -> Iterator[str]:
         shutil.chown(home, user)
 
     def run(*command: str | Path) -> None:
-        # The server inherits the output: into a file, else it would keep a pipe open.
+        # The server inherits the output, which goes to a file, since a pipe would stay open.
         with open(home / "log", "a") as log:
             done = subprocess.run(command, cwd=home, user=user, extra_groups=[], stdout=log, stderr=log, check=False)
         assert done.returncode == 0, (home / "log").read_text()

@@ -73,7 +73,7 @@ def pretrain_rows(system: str, seed: int, first: int, last: int, began_at: float
 
 
 def add_to_study(runs: Path, record: Run, cell: str | None = None, study: str = "default") -> StudyRecord:
-    """A run as one more of a study (new if need be) under the cell's name, its system by default. Baseline: realm."""
+    """Add a run to a study, which is made if it is missing, as cell `cell` (default: its system). Baseline: realm."""
     path = study_folder(runs, study) / "study.json"
     before = read_study_record(path) if path.exists() else None
     name = cell or record.system
@@ -194,7 +194,7 @@ def heard_of(stage: StageRun, seconds_ago: float = 0.0) -> None:
 
 
 def begin_pretrain(runs: Path, last_step: int, checkpoint_step: int | None = None) -> tuple[Run, StageRun]:
-    """A run whose pretrain is under way at `last_step`, on another host; its checkpoint is there too, or earlier."""
+    """A run whose pretrain is at `last_step`, on another host; its checkpoint is of `checkpoint_step`, or the same."""
     prepare(runs)
     key = key_of("live")
     stage = StageRun.open(runs, "pretrain", key, {"stage": "pretrain", "key": key})

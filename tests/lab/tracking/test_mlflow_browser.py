@@ -41,7 +41,7 @@ def server(pictures: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(scope="module")
 def browser(pictures: ModuleType) -> Iterator[Any]:
-    """The Chromium of the pictures."""
+    """The Chromium that takes the screenshots."""
     pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
     with pictures.chromium() as started:
         yield started
@@ -58,7 +58,7 @@ def page(server: Served, pictures: ModuleType, browser: Any) -> Iterator[Any]:
 def test_the_link_shows_the_runs_by_cell_the_three_metrics_and_the_curves(
     page: Any, server: Served, pictures: ModuleType, tmp_path: Path
 ) -> None:
-    """In a browser that has never been there: nothing is clicked but MLflow's own offers are closed."""
+    """In a browser without history, nothing is clicked, except to close MLflow's offers."""
     pictures.compare_picture(page, server.url, server.experiment, tmp_path / "compare.png")
     for cell in CELLS:
         assert page.get_by_text(f"Group: {cell}").or_(page.get_by_title(f"Group: {cell}")).first.is_visible()

@@ -1,4 +1,4 @@
-"""The mirror: MLflow has the content of the run directories, once, however often it runs and whatever died before."""
+"""The mirror: MLflow has the content of the run folders once, however often a mirror ran or died before."""
 
 import shutil
 import sqlite3
@@ -186,7 +186,7 @@ def test_killed_at_any_call_the_next_mirror_ends_with_the_same_content(
 
 
 def mirror_dying(runs: Path, uri: str, monkeypatch: pytest.MonkeyPatch, instant: int) -> bool:
-    """A mirror whose client dies after its call number `instant`; True if it had fewer."""
+    """Run a mirror whose client dies after its call number `instant`; True if it made fewer calls."""
     calls = 0
 
     def dying(real: Callable[..., Any]) -> Callable[..., Any]:

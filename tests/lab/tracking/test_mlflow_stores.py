@@ -117,7 +117,7 @@ def test_a_server_shows_what_sqlite_shows(
     mirror(runs)
     here = shown.everything(runs)
     for content in (*found["default run"].values(), *here["default run"].values()):
-        for name in ("files", "values"):  # a server keeps them where only it can say
+        for name in ("files", "values"):  # only a server knows where it keeps them
             content.pop(name)
     assert found["default run"] == here["default run"]
     assert len(list((tmp_path / "artifacts").rglob("results.json"))) == 11

@@ -33,7 +33,7 @@ def batch_of(lengths: list[int]) -> Batch:
 
 
 def naive_log_probs(model: Generator, states_SD: Tensor, words: list[int]) -> tuple[Tensor, Tensor]:
-    """log p of each word behind the first, and the mean of the first word's logits to the states [S]."""
+    """log p of each word after the first, and the first word's attention logits to the states, averaged [S]."""
 
     def linear(module: nn.Module, name: str, x: Tensor) -> Tensor:
         return module.get_parameter(f"{name}.weight") @ x + module.get_parameter(f"{name}.bias")
@@ -51,7 +51,7 @@ def naive_log_probs(model: Generator, states_SD: Tensor, words: list[int]) -> tu
             parts.append((weights[:, None] * torch.stack([value[own] for value in values])).sum(0))
         return torch.cat(parts), torch.stack(logits).mean(0)
 
-    kept: list[list[Tensor]] = [[] for _ in model.blocks]  # keys and values of each layer, one vector a wordpiece
+    kept: list[list[Tensor]] = [[] for _ in model.blocks]  # keys and values of each layer, a vector for each wordpiece
     found, first = [], []
     for place, (word, after) in enumerate(itertools.pairwise(words)):
         x = norm(model, "norm", model.encoder.word_embeddings.weight[word] + model.target_positions.weight[place])

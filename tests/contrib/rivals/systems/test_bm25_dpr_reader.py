@@ -1,4 +1,4 @@
-"""BM25 with DPR's reader and hard EM as wholes: they answer from the passage that they select."""
+"""BM25 with DPR's reader, and hard EM, as whole systems: they answer from the passage that they select."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_it_answers_from_the_passage_that_it_selects(whole: Whole) -> None:
     assert any(int(best) != answer.best for best, answer in zip(products, answers, strict=True))
     shuffled = system.retrieve(texts, 20)
     again = system.answer(texts, shuffled._replace(scores_QK=-shuffled.scores_QK))
-    assert [answer.text for answer in again] == [answer.text for answer in answers]  # the retriever has no say
+    assert [answer.text for answer in again] == [answer.text for answer in answers]  # its scores do not count
 
 
 @pytest.mark.slow
@@ -52,4 +52,4 @@ def test_only_passages_that_share_a_word_are_read(whole: Whole, name: str) -> No
     some, none, _ = context.system.answer([f"{word} zzyzx", "zzyzx", ""])
     assert some.candidates
     assert none.candidates == []
-    assert name == "fid" or none.text == ""  # Fusion-in-Decoder writes from the question
+    assert name == "fid" or none.text == ""  # Fusion-in-Decoder writes an answer even so

@@ -1,4 +1,4 @@
-"""Closed book as a whole: it answers without passages, reports that, and follows no corpus update."""
+"""The closed-book system as a whole: it answers without passages, reports that, and follows no corpus update."""
 
 from typing import Any
 

@@ -53,7 +53,7 @@ def test_its_towers_learn_in_their_stage_alone(whole: Whole, results: dict[str, 
 
 @pytest.mark.slow
 def test_a_reader_on_a_fixed_retriever_has_no_early_loss(tmp_path: Path) -> None:
-    """It would train nothing, and be asked for more passages than there are."""
+    """An early loss would train nothing; here it would also need more passages than there are."""
     short = {"warm_start.reader.steps": 1, "warm_start.embedder.steps": 0, "finetune.steps": 2}
     params = tiny.params(short | {"finetune.early_loss_candidates": 5000})
     tiny.run("warm_start", params, tiny.prepare(params, tmp_path), "bm25_reader")
@@ -63,7 +63,7 @@ def test_a_reader_on_a_fixed_retriever_has_no_early_loss(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
-    """A batch that cannot be halved; the negatives of both are each other's."""
+    """The batch cannot be halved, and each process uses the passages of the other as negatives."""
     changes = {"system_options": {"dpr": {"steps": 6, "batch_size": 5}}, "finetune.steps": 1}
     params = tiny.params(changes)
     one, two = tmp_path / "one", tmp_path / "two"

@@ -29,7 +29,7 @@ def bodies(context: Context) -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(whole: Whole, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its wordpieces are others than the corpus's."""
+    """A folder of sentence embeddings with other wordpieces than the corpus."""
     tiny.prepare(load(whole.root / "params.yaml"), whole.root)
     return write_sentence_folder(tmp_path_factory.mktemp("folder") / "bert", bodies(whole.context("warm_start")))
 
@@ -87,7 +87,7 @@ def test_the_content_of_the_folder_counts_and_its_place_does_not(folder: Path, t
     moved = shutil.copytree(folder, tmp_path / "moved")
     before = stages(folder)
     assert stages(moved) == before
-    assert stages(folder, temperature=0.05) == before  # spelled out
+    assert stages(folder, temperature=0.05) == before  # the default, spelled out
     weights = load_file(moved / "model.safetensors")
     save_file(
         weights | {"embeddings.LayerNorm.bias": weights["embeddings.LayerNorm.bias"] + 1}, moved / "model.safetensors"

@@ -26,7 +26,7 @@ QUESTIONS = ["which river runs past the old mill?", "the stone mill", "Åland", 
 
 
 def plain_terms(text: str) -> list[str]:
-    """Character by character."""
+    """Terms of a text, found character by character."""
     words, word = [], ""
     for character in unicodedata.normalize("NFD", text) + " ":
         kind = unicodedata.category(character)[0]
@@ -42,7 +42,7 @@ def plain_terms(text: str) -> list[str]:
 
 
 def dense_scores(texts: list[str], questions: list[str]) -> np.ndarray:
-    """[questions, texts]"""
+    """Scores by a dense matrix, [questions, texts]."""
     terms_of = [plain_terms(text) for text in (*texts, *questions)]
     hashed = [[mmh3.hash(term, seed=0, signed=False) % 2**24 for term in own] for own in terms_of]
     columns = {bucket: number for number, bucket in enumerate(sorted({each for own in hashed for each in own}))}
@@ -70,7 +70,7 @@ def test_toy_texts_are_ranked_as_by_a_dense_matrix() -> None:
     found = TfidfTexts(TEXTS).search(QUESTIONS, 3)
     assert found[0][0][0] == 0
     assert 180132627 % 2**24 in TfidfTexts(["paris", "x", "y"])._used_U  # the hash of "paris" in DrQA
-    assert [len(texts) for texts, _ in found][-2:] == [0, 0]  # only stop words; a word of no text
+    assert [len(texts) for texts, _ in found][-2:] == [0, 0]  # of only stop words; of a word that no text has
 
 
 def test_an_ngram_with_a_stop_word_or_punctuation_in_it_does_not_count() -> None:

@@ -1,4 +1,4 @@
-"""Fusion-in-Decoder and RAG as wholes: they answer from passages, and their query towers learn where they should."""
+"""Fusion-in-Decoder and RAG as whole systems: they answer from passages, and RAG trains its query tower."""
 
 import numpy as np
 import pytest

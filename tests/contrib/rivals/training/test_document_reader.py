@@ -39,13 +39,13 @@ def test_the_place_that_shares_most_words_with_the_question_is_meant() -> None:
     body = [8, 9, 20, *far, 20, 21, 8, 9, *far, 8, 9]
     assert found([20, 21, OF], answer, [body], []) == [Example(0, 0, 45, 46)]
     assert found([20, OF], answer, [body], []) == [Example(0, 0, 0, 1)]  # the first of equal positions
-    assert found([OF, 30], answer, [[OF, 8, 9, OF]], []) == []  # a stop word is nothing that is shared
+    assert found([OF, 30], answer, [[OF, 8, 9, OF]], []) == []  # a shared stop word does not count
 
 
 def test_only_what_the_reader_sees_of_a_long_passage_is_an_example() -> None:
     seen = [*[LAST] * (READ - 2), 20, 8]
     assert found([20], [8], [seen, [LAST, *seen]], [], READ) == [Example(0, 0, READ - 1, READ - 1)]
-    world = World(32, 1)  # the last wordpiece seen is there behind the longest question
+    world = World(32, 1)  # the longest question leaves room for the last wordpiece seen
     world.questions.tokens = [np.full(100, 20)] * 32
     world.passages.bodies = ragged([[*seen, LAST]] * 32)
     world.examples = [Example(row, row, READ - 1, READ - 1) for row in range(32)]
@@ -60,8 +60,8 @@ def test_gold_passages_come_first_and_five_are_enough() -> None:
 
 
 class World:
-    """Passages of four pairs "key OF value", all words drawn again; a question is a key, its answer the value after it,
-    which no question of training has had. 8..39 are keys and values alike."""
+    """Passages of four pairs "key OF value", with new words in each, so that nothing can be learned by heart. A
+    question is a key, and its answer the value after it. The words 8..39 are both keys and values."""
 
     def __init__(self, size: int, seed: int):
         rng = np.random.default_rng(seed)

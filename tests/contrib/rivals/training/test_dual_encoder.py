@@ -100,7 +100,7 @@ def task(system: TinySystem, labelled: Labelled, pairs: LabelledPassages) -> Dua
 
 
 def expected_loss(system: TinySystem, labelled: Labelled, pairs: LabelledPassages, device: Any) -> torch.Tensor:
-    """-log of each positive's share, passage by passage, with an explicit list of who is whose negative."""
+    """-log of each positive's share, passage by passage, with an explicit list of each question's negatives."""
     retriever = system.retriever(device)
     chosen = EpochOrder(len(pairs.questions), 0, "dual-encoder-questions").take(0, BATCH).tolist()
     losses = []

@@ -30,7 +30,7 @@ def holds(system: TinySystem, number: int, row: int) -> bool:
 
 
 class Found:
-    """BM25's passages of the training questions where a retriever is expected; a "vector" is a question's number."""
+    """Stands for a retriever: finds BM25's passages of the training questions; a "vector" is a question's number."""
 
     def __init__(self, system: TinySystem):
         self.system, self.passages = system, system.passages
@@ -128,7 +128,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_paper(
 
 @pytest.mark.slow
 def test_it_learns_to_select_the_passage(system: TinySystem, found: Found) -> None:
-    """Retrieval scores play no part: they are not numbers here."""
+    """Retrieval scores do not matter: they are NaN here."""
     task = make_task(system, found)
     task._order = EpochOrder(BATCH, SEED)  # the same few questions in every step
     for step in range(40):
@@ -174,7 +174,7 @@ def hard_em_task(system: TinySystem, found: Found, variant: Any) -> Any:
 def test_the_loss_is_that_of_the_variant(system: TinySystem, monkeypatch: pytest.MonkeyPatch, variant: str) -> None:
     monkeypatch.setattr(ScheduledAdamW, "step", lambda self, step: {})
     task = hard_em_task(system, Found(system), variant)
-    for number, answers in enumerate(task._answers):  # the name of its passage is in it more than once
+    for number, answers in enumerate(task._answers):  # the title of its passage is in the passage more than once
         task._answers[number] = [*answers, system.passages.titles[system.corpus.questions("train").gold[number][0]]]
     monkeypatch.setattr("realm_lab.contrib.rivals.training.selection.MOST_HARD", 1.0)
     first = EpochOrder(len(task._answers), task.seed, "finetune-questions").take(0, BATCH)
@@ -196,7 +196,7 @@ def test_the_probability_of_a_hard_step_rises_to_its_most(system: TinySystem, mo
     assert np.mean(hard[:1000]) == pytest.approx(0.25, abs=0.04)
     assert np.mean(hard[1000:1600]) == pytest.approx(0.65, abs=0.06)
     assert np.mean(hard[1600:]) == pytest.approx(0.8, abs=0.03)
-    assert [task.train_step(step)["hard_update"] for step in (3000, 3001)] == hard[3000:3002]  # whatever was before
+    assert [task.train_step(step)["hard_update"] for step in (3000, 3001)] == hard[3000:3002]  # whatever ran before
     for variant in ("first_only", "mml"):
         other = hard_em_task(system, found, variant)
         assert not any(other.train_step(step)["hard_update"] for step in range(0, 400, 7))

@@ -133,7 +133,7 @@ REAL = {
     "trivia/TriviaQA-dev.dpr.tsv": ("question_table", q(8_837)),
     # The description counts 29,519 tokens: it takes the 39 tokens "#" for comments.
 }
-# Drops from them.
+# Records dropped from these files.
 NOTHING, NO_ANSWER = "answer: normalises to nothing", "question: no answer"
 DROPPED = {
     "squad/train-v1.1.json.gz": {NOTHING: 2, NO_ANSWER: 2},

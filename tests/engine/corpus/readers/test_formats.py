@@ -49,7 +49,7 @@ def item(identity: str, question: str, *answers: str) -> dict[str, Any]:
 
 
 def squad(*articles: tuple[str, dict[str, list[Any]]], indent: int | None = None) -> bytes:
-    """Return the title of each article, and its paragraphs with their questions."""
+    """Return a SQuAD file; an article is its title, and its paragraphs with their questions."""
     data = [
         {"title": title, "paragraphs": [{"context": text, "qas": qas} for text, qas in paragraphs.items()]}
         for title, paragraphs in articles
@@ -385,7 +385,7 @@ def test_a_format_can_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_format_of_the_package_is_custom_code() -> None:
-    """Else corpora of that format would have other keys than before."""
+    """A format that counted as custom code would give its corpora other keys than before."""
     assert [name for name, reader in registry.READERS.items() if reader.modules(custom=True)] == []
 
 

@@ -1,4 +1,4 @@
-"""Folders: the right files, all of them, in order, and never anything but Parquet or WikiExtractor's."""
+"""Folders and files as input: the right files are read, all of them and in order, and records keep their ids."""
 
 import bz2
 import json

@@ -67,7 +67,7 @@ DAMAGED_ZSTANDARD[1000:1100] = bytes(100)
 
 
 def frame(exponent: int, eighths: int = 0) -> bytes:
-    """Return GOOD in Zstandard, not compressed, with a window of 2^exponent bytes and this many eighths of that."""
+    """Return GOOD as an uncompressed Zstandard frame; its window has 2^exponent bytes and this many eighths more."""
     return (
         zstd.compress(b"")[:4]
         + bytes([0, exponent - 10 << 3 | eighths])
@@ -78,7 +78,7 @@ def frame(exponent: int, eighths: int = 0) -> bytes:
 
 CATASTROPHIC = "(a+)+$"
 
-# Of each case: the file's name, its content (None: there is no such file), and the result of reading it.
+# Each case has the file's name, its content (None: there is no such file), and the result of reading it.
 # fmt: off
 # Refused: the line, if it is known, and a word of the fault.
 REFUSED: dict[str, tuple[Any, ...]] = {

@@ -1,4 +1,4 @@
-"""Offsets in characters stay right on every writing, and no text becomes a special token."""
+"""Offsets in characters are right in every script, and no text becomes a special token."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(params=TEXTS)
 def text(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A text that went through a file, which changed nothing in it."""
+    """A text that was read from a file, unchanged."""
     expected = TEXTS[request.param]
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"text": expected}, ensure_ascii=request.param == "controls") + "\n", newline="")
