@@ -16,7 +16,7 @@ OUR_ERRORS = {"UserError", "Taken", "Unsupported", "DiskFull", "RankLost"}
 
 
 def reads_of(source: str) -> list[str]:
-    """Every expression that reads our own text."""
+    """Return every expression that reads a text that the package made for people."""
 
     def is_text(node: ast.AST, errors: frozenset[str]) -> bool:
         for part in ast.walk(node):

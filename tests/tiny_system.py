@@ -103,7 +103,7 @@ def build_system(corpus: PreparedCorpus, **overrides: dict[str, Any]) -> TinySys
 
 
 class Reference:
-    """The same system in transformers' BERT, float64, one sequence at a time without padding."""
+    """A system's weights in transformers' BERT, float64, with one sequence at a time and no padding."""
 
     def __init__(self, system: TinySystem, folder: Path):
         from transformers import BertForMaskedLM, BertModel

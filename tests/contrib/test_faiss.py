@@ -104,7 +104,7 @@ def test_equal_scores_stand_in_the_order_of_their_rows() -> None:
 def test_what_is_forbidden_is_never_returned_and_its_place_is_filled(
     kind: str, by_group: bool, built: dict[str, ApproximateSearch], embeddings_ND: Tensor, query_BD: Tensor
 ) -> None:
-    """All of the best are of one article: over-fetching must reach past all of them."""
+    """The best passages are all of one article, so that over-fetching must reach past all of them."""
     free = built[kind].search(query_BD, 40)
     group_N = torch.zeros(ROWS, dtype=torch.int64)
     group_N[free.rows_BK[0]] = 7

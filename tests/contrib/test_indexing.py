@@ -71,7 +71,7 @@ def test_a_corpus_is_embedded_once_listed_and_searched(
     retriever = context.retriever(embedder)
     query_BD = retriever.embed_queries(questions)
     rows_BK = retriever.find(query_BD, 3)
-    monkeypatch.setattr("realm_lab.engine.retrieval.embeddings.IN_MEMORY_BYTES", 0)  # as if it did not fit
+    monkeypatch.setattr("realm_lab.engine.retrieval.embeddings.IN_MEMORY_BYTES", 0)  # nothing fits in memory
     in_place = context.retriever(embedder)
     assert in_place.index is not None
     assert isinstance(in_place.index.embeddings_ND, Embeddings)

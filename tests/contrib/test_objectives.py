@@ -191,7 +191,7 @@ def test_the_objective_of_the_docs_draws_the_retriever_to_the_best_passage() -> 
 
 
 def test_a_broken_reader_is_not_hidden() -> None:
-    """Its loss must not come out finite, since only a loss that is not finite makes no step (optimiser.py)."""
+    """A broken reader's loss must not be finite, since only then the optimiser makes no step (optimiser.py)."""
     prior_BK, reader_BK = (part.detach() for part in draw())
     reader_BK[0, 1] = torch.nan
     for name in NAMES:

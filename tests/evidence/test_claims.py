@@ -248,7 +248,7 @@ def test_what_a_reader_takes_for_an_outcome_is_quoted(project: Path, old: str, n
     ["So *nobody* found that up is **", "By now up is no longer **", "It is doubtful if up is **", "Up is ** not"],
 )
 def test_no_word_of_a_sentence_with_a_verdict_is_free(project: Path, lie: str) -> None:
-    """With a negation of any form, it is another sentence than the one that is bound."""
+    """A sentence with a negation, of any form, is another sentence than the bound one."""
     edit(project / "text.md", "So up is **", lie)
     assert check(project, []).problems
 

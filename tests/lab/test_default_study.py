@@ -45,7 +45,7 @@ def after_an_experiment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def root(after_an_experiment: Path, tmp_path: Path) -> Path:
-    """A copy of that project."""
+    """A copy of `after_an_experiment`."""
     return Path(shutil.copytree(after_an_experiment, tmp_path / "project", symlinks=True))
 
 
@@ -122,7 +122,7 @@ def test_the_report_is_that_of_params_yaml(root: Path) -> None:
 
 
 def test_parameters_that_have_not_run_have_no_results(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They never get the results of other parameters; and nothing that ran is deleted."""
+    """Readers never get the results of other parameters, and nothing that ran is deleted."""
     text = (root / "params.yaml").read_text()
     (root / "params.yaml").write_text(text.replace("seeds: [0]", "seeds: [7]"))
     found = realm_lab.results("default", root)

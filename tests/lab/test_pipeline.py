@@ -53,7 +53,7 @@ def project(done: Path, tmp_path: Path) -> Path:
 
 
 def tree(root: Path, *folders: str) -> dict[str, int]:
-    """Every file and when it was last written."""
+    """Every file, with the time at which it was last written."""
     paths = [path for folder in folders for path in sorted((root / folder).rglob("*"))]
     return {str(path.relative_to(root)): path.stat().st_mtime_ns for path in paths}
 

@@ -307,7 +307,7 @@ CHANGES: dict[str, Callable[[Project], object]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_exchanged_edited_and_deleted_files(project: Project, tmp_path: Path, name: str) -> None:
-    """As an interrupted copy of runs/ leaves them."""
+    """Change files as an interrupted copy of runs/ would."""
     shutil.copytree(project.runs, tmp_path / "runs")
     try:
         CHANGES[name](project)

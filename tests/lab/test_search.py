@@ -99,7 +99,7 @@ def test_a_killed_owner_loses_nothing_and_trains_nothing_twice(tmp_path: Path, p
 
 @pytest.mark.slow
 def test_finished_runs_are_only_read(tmp_path: Path) -> None:
-    """Also when the journal is gone; the same seed proposes the same trials."""
+    """Finished runs are not repeated even if the journal is gone, since the same seed proposes the same trials."""
     before = search(tmp_path).trials
     (tmp_path / "runs" / "studies" / "search-mine" / "optuna.jsonl").unlink()
     launcher = FakeLauncher(tmp_path)

@@ -151,7 +151,7 @@ def test_a_broken_file_is_named(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.slow
 def test_of_many_processes_one_gets_it(tmp_path: Path) -> None:
-    """All start from a dead holder's lease, at the same time."""
+    """All processes start from a dead holder's lease, at the same time."""
     take(tmp_path, "a", limit_seconds=LIMIT)
     change(tmp_path / "a.json", owner={"host": socket.gethostname(), "pid": os.getpid(), "born": 1.0})
     body = """

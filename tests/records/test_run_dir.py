@@ -131,7 +131,7 @@ def test_a_failure_keeps_the_last_line(stage: StageRun) -> None:
 
 
 def test_on_a_full_disk_the_end_is_still_said(stage: StageRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is written into the blocks that status.json has, since there is no room for a new file."""
+    """The end is written into the blocks that status.json has, since there is no room for a new file."""
     stage.start(10)
 
     def full(path: Path, value: Any) -> None:

@@ -84,7 +84,7 @@ def test_one_waits_until_a_machine_that_went_away_has_been_silent_for_long_enoug
 def test_one_does_not_wait_for_a_machine_that_is_heard_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: float
 ) -> None:
-    """Also if its clock is ten minutes behind."""
+    """Also if the clock of that machine is ten minutes behind."""
     clock = Clock(monkeypatch)
     held_elsewhere(tmp_path, silent_for=5 + behind)
     clock.after_sleep = lambda: change(tmp_path, heard=time.time() - behind) if clock.slept >= 4 else None

@@ -77,7 +77,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_start_that_was_read_before_changes_no_number(family: str, tmp_path: Path) -> None:
-    """Also if a start is longer than the prompt's, or ends within a token; prompts without a start are mixed in."""
+    """A start may be longer than the prompt's, or end within a token; prompts without a start are mixed in."""
     model = CausalModel(write_causal_folder(tmp_path, [*PASSAGES, SENTENCE], config=FAMILIES[family]), "float32", CPU)
     assert model.continues
     whole = prompts()

@@ -43,7 +43,7 @@ def test_a_text_has_the_pieces_of_its_words(tokenizer: Tokenizer) -> None:
     whole = encode_batch_plain(tokenizer, [TEXT])[0].ids
     words = [ids for encoding in encode_batch_plain(tokenizer, TEXT.split()) for ids in encoding.ids]
     assert whole == words == WordEncoder(tokenizer).encode([TEXT])[0]
-    assert not set(special_ids(tokenizer)) - {special_ids(tokenizer).unk} & set(whole)  # written ones are text
+    assert not set(special_ids(tokenizer)) - {special_ids(tokenizer).unk} & set(whole)  # a text never has special ones
     assert tokenizer.decode(whole).split() == TEXT.split()
 
 

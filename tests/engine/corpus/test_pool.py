@@ -157,7 +157,7 @@ def test_a_killed_process_and_an_error_in_one_are_told(
 def test_what_was_cut_before_a_stop_is_not_cut_again(
     files: dict[str, Any], make: Make, flagged: Path, tmp_path: Path, workers: int
 ) -> None:
-    """If stopped in the last of three passes over texts, it goes on without tagging, with any number of processes."""
+    """A preparation stopped in the last of three passes over texts goes on without tagging, with 1 or 2 workers."""
     files |= OWN
     make("undisturbed", files)
 

@@ -1,4 +1,4 @@
-"""Measures of the forms of facts and the titles of passages that are retrieved, on passages and ranks by hand."""
+"""Measures of the forms of facts and of the titles of passages that are retrieved, on ranks written by hand."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -32,7 +32,7 @@ def theirs() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def ours(theirs: nn.Module) -> Encoder:
-    """The same weights in our encoder."""
+    """The weights of `theirs` in our encoder."""
     encoder = Encoder(SHAPE)
     from_bert(encoder, dict(theirs.state_dict()), Path("random"))
     return encoder.eval()

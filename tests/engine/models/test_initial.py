@@ -77,7 +77,7 @@ def test_a_checkpoint_of_other_sizes_is_refused(
 
 
 def test_rows_that_pad_the_embeddings_have_their_share_of_the_probability(tmp_path: Path) -> None:
-    """As in transformers: 83 words, and embeddings for 88."""
+    """With 83 words and embeddings for 88, all 88 count in the softmax, as in transformers."""
     from transformers import BertConfig, BertForMaskedLM
 
     torch.manual_seed(0)

@@ -16,7 +16,7 @@ EMPTY = np.empty(0, np.int64)
 
 
 def pairs(system: TinySystem) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Questions and passages, all of different lengths; the last passage is one wordpiece, less than a span may be."""
+    """Questions and passages, all of different lengths; the last passage is one wordpiece, shorter than WIDTH."""
     questions = system.corpus.questions("dev")
     queries = [np.asarray(questions.tokens[0])[:length] for length in (7, 3, 5, 6)]
     bodies = [np.asarray(system.passages.bodies[row])[:length] for row, length in zip(ROWS, (18, 15, 12), strict=True)]

@@ -90,7 +90,7 @@ REFRESHES: dict[str, dict[str, Any]] = {
     ],
 )
 def test_two_processes_do_the_later_stages_as_one_does(prepared: Path, tmp_path: Path, stage: str, how: str) -> None:
-    """With refreshes, whose work is shared too, and batches that cannot be halved."""
+    """The stages have refreshes, whose work is shared too, and batches that cannot be halved."""
     refreshes = REFRESHES.get(how.partition(", spread")[0], {})
     changes: dict[str, Any] = {f"pretrain.refresh.{key}": value for key, value in refreshes.items()}
     changes |= {f"{stage}.batch_size": 5, f"{stage}.steps": 8, f"{stage}.reader.learning_rate": 5e-4}
@@ -157,7 +157,7 @@ def test_one_rank_that_is_stopped_stops_both_and_they_resume(
 def test_an_index_that_is_spread_over_the_ranks_changes_no_bit(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With refreshes, evaluations by all ranks, probes by the first one, and a stop between two refreshes."""
+    """The run has refreshes, evaluations by all ranks, probes by the first, and a stop between two refreshes."""
     start = copy(prepared, tmp_path / "start")
     tiny.run("warm_start", tiny.params(), start)
     changes = {"pretrain.refresh.interval_steps": 3, "evaluate.interval_steps": 4, "launch.ranks": 2}

@@ -252,7 +252,7 @@ def test_an_unknown_word_is_no_answer(system: TinySystem) -> None:
 
 
 def test_the_early_loss_has_as_many_passages_as_it_names(system: TinySystem) -> None:
-    """Also if the reader reads more."""
+    """The early loss has that number of passages even if the reader reads more."""
     values = [make_task(system, candidates=read, early_loss_candidates=6).train_step(0) for read in (6, PASSAGES)]
     assert values[0]["loss_early"] == pytest.approx(values[1]["loss_early"], rel=1e-6)
     assert values[0]["early_answerable_fraction"] == values[1]["early_answerable_fraction"] > 0

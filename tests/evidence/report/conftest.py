@@ -21,7 +21,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StudyRecord]:
 
 @pytest.fixture
 def study(tmp_path: Path, made: tuple[Path, StudyRecord]) -> StudyRecord:
-    """The same study in tmp_path/runs, to be changed."""
+    """A copy of the study `made` in tmp_path/runs, which a test may change."""
     shutil.copytree(made[0] / "runs", tmp_path / "runs")
     return made[1]
 

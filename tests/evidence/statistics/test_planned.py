@@ -46,7 +46,7 @@ def test_too_few_seeds_detect_nothing() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("skew", [0.0, 2.0])
 def test_the_detectable_difference_is_detected_in_80_percent(skew: float) -> None:
-    """In new studies, by the report's own test; the first of four correlated comparisons moves."""
+    """New studies are judged by the test of reports; the first of four correlated comparisons has the effect."""
     generator = np.random.default_rng(3)
     shared, own = generator.normal(size=(2000, 1)), generator.normal(size=(2000, 4))
     values = stats.pearson3.ppf(stats.norm.cdf(math.sqrt(0.5) * (shared + own)), skew)

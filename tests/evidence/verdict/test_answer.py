@@ -171,7 +171,7 @@ def test_seeds_beyond_the_digits_of_a_float_differ() -> None:
 
 @pytest.mark.parametrize(("metric", "scale"), [("loss", 1.0), ("loss", 1e-9), ("wall_seconds", 0.1)])
 def test_a_significant_difference_is_printed(metric: str, scale: float) -> None:
-    """Also next to a run that diverged, in a small unit, and finer than realm_lab's digits of this metric."""
+    """Also if a run diverged, if the unit is small, or if the difference is below realm_lab's digits of this metric."""
     values = {"a": BASE, "b": BETTER, "c": (1e7, *BETTER[1:])}
     rows = [
         {"cell": c, "seed": seed, metric: value * scale}

@@ -41,7 +41,7 @@ def samples(tmp_path: Path) -> Path:
 
 
 def expect_the_verdict(rows: list[Row], cell: str = "variant", metric: str = "accuracy") -> None:
-    """Every tool kept the same numbers."""
+    """Check that the rows give the verdict on the runs, whichever tool kept them."""
     [one] = verdict(rows, metric=metric, baseline="sgd", cell=cell).metrics
     assert one.cells[0].values[0] == SGD_0
     assert {c.cell: c.finding.corrected_p for c in one.cells if c.finding} == P

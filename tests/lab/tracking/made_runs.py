@@ -194,7 +194,7 @@ def heard_of(stage: StageRun, seconds_ago: float = 0.0) -> None:
 
 
 def begin_pretrain(runs: Path, last_step: int, checkpoint_step: int | None = None) -> tuple[Run, StageRun]:
-    """A run whose pretrain is at `last_step`, on another host; its checkpoint is of `checkpoint_step`, or the same."""
+    """A run whose pretrain is at `last_step`, on another host, with a checkpoint (default: of `last_step`)."""
     prepare(runs)
     key = key_of("live")
     stage = StageRun.open(runs, "pretrain", key, {"stage": "pretrain", "key": key})

@@ -37,7 +37,7 @@ def test_it_answers_from_the_passage_that_it_selects(whole: Whole) -> None:
     assert any(int(best) != answer.best for best, answer in zip(products, answers, strict=True))
     shuffled = system.retrieve(texts, 20)
     again = system.answer(texts, shuffled._replace(scores_QK=-shuffled.scores_QK))
-    assert [answer.text for answer in again] == [answer.text for answer in answers]  # its scores do not count
+    assert [answer.text for answer in again] == [answer.text for answer in answers]  # retrieval scores ignored
 
 
 @pytest.mark.slow

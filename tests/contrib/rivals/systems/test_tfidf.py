@@ -70,7 +70,7 @@ def test_toy_texts_are_ranked_as_by_a_dense_matrix() -> None:
     found = TfidfTexts(TEXTS).search(QUESTIONS, 3)
     assert found[0][0][0] == 0
     assert 180132627 % 2**24 in TfidfTexts(["paris", "x", "y"])._used_U  # the hash of "paris" in DrQA
-    assert [len(texts) for texts, _ in found][-2:] == [0, 0]  # of only stop words; of a word that no text has
+    assert [len(texts) for texts, _ in found][-2:] == [0, 0]  # for only stop words, and for an unknown word
 
 
 def test_an_ngram_with_a_stop_word_or_punctuation_in_it_does_not_count() -> None:

@@ -107,7 +107,7 @@ def test_a_file_and_a_folder_are_fetched_once_and_counted(port: int, tmp_path: P
 
 
 def test_a_beir_folder_of_the_hub_is_read_as_a_corpus(port: int, tmp_path: Path) -> None:
-    """With documents, queries and judgements; the key has the name, not the folder of the cache."""
+    """Documents, queries and judgements are read; the corpus key has the folder's name on the Hub, not its cache."""
     program = """
 import sys
 from realm_lab.engine.corpus.files_corpus import FilesCorpus

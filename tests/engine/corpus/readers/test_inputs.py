@@ -138,7 +138,7 @@ def test_files_of_one_name_are_told_apart_by_the_shortest_end_of_their_paths(
 
 
 def test_records_without_an_id_in_files_of_one_name_are_all_kept(tmp_path: Path) -> None:
-    """The same holds for texts, paragraphs, articles, triples and questions."""
+    """Records here are texts, paragraphs, articles, triples and questions."""
     triple = "<http://x.org/{}> <http://x.org/in> <http://x.org/Norway> .\n"
     forms = {"a.jsonl": '{{"text": "{}"}}\n', "b.txt": "{}", "c.txt": " = {} = \n Text . \n", "d.nt": triple}
     for name, form in forms.items():
