@@ -23,7 +23,7 @@ QUESTION = "who is the president of vovzib ?"
 
 
 def planned(root: Path) -> StudyPlan:
-    """Plan the demo in a project, whatever its params.yaml contains."""
+    """Plan the demo study in a project, with the demo's params.yaml in place of the project's."""
     return plan_study(FOLDER / "demo.yaml", root, params_path=FOLDER / "params.yaml")
 
 

@@ -55,8 +55,9 @@ def stage_keys(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def stage_digests(runs: Sequence[Run], folder: Path) -> dict[str, str]:
-    """Return stage -> digest of its code and of the code of the stages before it, in all runs of the default pipeline,
-    and of the files that custom code opened in them so far; also for `report`. `folder`: the folder of the runs."""
+    """Return stage -> digest of the code of that stage and the stages before it, in all runs of the default pipeline,
+    and of the files that their custom code has opened so far. The digest of `report` has only the code of reports.
+    `folder`: the folder of the runs."""
     reader, states, found = code_reader(folder), CodeStates(folder), dict[str, str]()
     roots = {run.system: code_roots(run.params, run.system) for run in runs}
     above: list[str] = []
@@ -73,8 +74,8 @@ def stage_digests(runs: Sequence[Run], folder: Path) -> dict[str, str]:
 
 
 def study_digests(path: Path, root: Path) -> dict[str, Any]:
-    """Return a digest of the keys of the runs that a study takes whatever its results, a digest of all its code, and
-    the `changes` of code since its finished stages. UserError: it cannot be planned."""
+    """Return the digest of a study's `keys` (of the runs that it takes whatever the results are), the digest of all its
+    `code`, and the `changes` of code since its stages finished. UserError: the study cannot be planned."""
     plan, reader = plan_study(path, root), code_reader(root / "runs")
     least = len(plan.seeds) if plan.rule is None else seed_options(plan.rule).at_least
     runs = [run for run in plan.runs if run.seed in plan.seeds[:least]]

@@ -1,7 +1,7 @@
 """`realm-lab doctor --gpu`: check that a GPU does what realm_lab needs; the output is a report for an issue.
 
-The toy world with the smoke model is trained for a few steps on the CPU and on the device, and on the device once more
-without and once with a stop and a resume.
+A smoke model is trained on the toy world for a few steps: on the CPU, on the device, and on the device twice more, once
+uninterrupted and once with a stop and a resume.
 """
 
 # Shapes: N rows of an index, B queries, D embedding size
@@ -141,7 +141,7 @@ def _exchange(device: torch.device) -> Said:
 
 
 class StoppingInterval(Interval):
-    """The preset's refresh policy, which also asks a run to stop at a step of `stops`, once."""
+    """The preset's refresh policy. It also asks the run to stop, once at each step in `stops`."""
 
     stops: ClassVar[set[int]] = set()
 
@@ -171,7 +171,7 @@ class _Training:
         )
 
     def resumes(self) -> Said:
-        """Check that a resumed run is bit-identical to an uninterrupted one; open if two uninterrupted ones differ."""
+        """Check that a resumed run equals an uninterrupted one to the bit; open if two uninterrupted ones differ."""
         self._losses("again", self._device)
         StoppingInterval.stops.add(STOPPED_AFTER)
         with suppress(SystemExit):

@@ -1,8 +1,8 @@
 """The interface of a launcher, and the launchers of this machine, with their choice of the next task.
 
 A launcher gets all tasks at once. Its caller calls `poll` until nothing waits or runs: each call collects
-ended tasks and starts ready ones. The run folders decide: a task whose stages another process has done meanwhile
-is complete without being started, and a task whose stage another process works on waits for it. So two sweeps of one
+ended tasks and starts ready ones. The run folders decide: a task is complete without a start if another process has
+done its stages meanwhile, and waits while another process works on one of its stages. So two sweeps of one
 study share the work, and repeat no finished or failed task; a killed sweep continues when it is run again.
 
 Settings come from a study's file, a profile of your cluster, and the command line. Options of sbatch that realm_lab has
@@ -233,7 +233,7 @@ class Launcher:
 
     name: str
     detached = False  # True: jobs go on when this process ends
-    at_once: int | None = None  # tasks at a time; None: by this machine and launch.processes
+    at_once: int | None = None  # tasks at a time; None: launch.processes or the size of this machine decides
 
     def __init__(self, settings: LauncherSettings, root: Path, study: str):
         self._root = Path(root)
@@ -247,19 +247,19 @@ class Launcher:
         """Raise a UserError for tasks that could not be started; called before anything is written."""
 
     def preview(self, tasks: Sequence[Task]) -> Iterable[str]:
-        """Yield lines of `--dry-run` about how tasks are started; nothing is started. UserError: as `check`, except for
-        programs that this machine lacks, or a queue would refuse the tasks."""
+        """Yield lines of `--dry-run` about how tasks are started; nothing is started. UserError: the tasks could not be
+        started even if no program were missing here, or a queue would refuse them."""
         return []
 
     def free(self, tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
-        """Return the tasks to submit, and why the others are left out: a queue has them, or a process works on them.
-        On this machine all are submitted, since `poll` looks for other processes."""
+        """Return the tasks to submit, and a line for each task left out: a queue has it, or a process works on it.
+        Launchers of this machine submit all tasks, since `poll` looks for other processes."""
         return list(tasks), []
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Accept tasks and return at once; a task that ended, but not complete, starts again. A task's `after` names
-        tasks of this or an earlier submission; a task in neither is complete already. PartlySubmitted: a queue took
-        some tasks, and refuses the others."""
+        """Accept tasks and return at once; a task that ended without being complete starts again. A task's `after`
+        names tasks of this or an earlier submission; a named task that was never submitted is complete already.
+        PartlySubmitted: a queue took some tasks, and refuses the others."""
         if not self.tasks and any(map(_has_slow_bfloat16, tasks)):
             print(
                 "note: this processor has no instructions for bfloat16, and computes it tens of times slower than "
@@ -279,7 +279,8 @@ class Launcher:
         raise NotImplementedError
 
     def next_ready(self) -> Task | None:
-        """Return the first task that may start now. The others get a reason; tasks that cannot run end here."""
+        """Return the first task that may start now. Tasks before it get the reason for waiting; tasks that can never
+        run are ended."""
         for name, state in self.states.items():
             if state.state == "PENDING":
                 found = self._why_not(self.tasks[name])
@@ -364,7 +365,7 @@ def _has_slow_bfloat16(task: Task) -> bool:
 
 
 class InlineLauncher(Launcher):
-    """Runs one task after another in this process: each `poll` does one. A single process computes every batch."""
+    """Runs one task after another in this process: each `poll` does one. `launch.ranks` has no effect."""
 
     name = "inline"
     at_once: int | None = 1
@@ -409,7 +410,7 @@ def share_out(tasks: int, ranks: int, cores: int, gpus: int, processes: int = 0,
 
 
 class LocalLauncher(Launcher):
-    """Runs a few tasks at a time, each in separate processes, with the cores and GPUs of this machine divided."""
+    """Runs a few tasks at a time, each in separate processes, and divides this machine's cores and GPUs among them."""
 
     name = "local"
 

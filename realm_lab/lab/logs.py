@@ -1,7 +1,7 @@
-"""`realm-lab status RUN`: the history of a run, line by line, made from its folders, so that every launcher has it.
+"""`realm-lab status RUN`: the history of a run, line by line. It is made from the run's folders, with any launcher.
 
-Steps, losses, refreshes and evaluations are in metrics.jsonl of each stage, states and flags in its status.json; the
-output of its processes, such as the traceback of a failure, comes last.
+The metrics.jsonl of a stage has its steps, losses, refreshes and evaluations, its status.json the state and the flags.
+The output of the run's processes, such as the traceback of a failure, comes last.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHOWN = 6  # values of an evaluation in a line; metrics.jsonl has all
 
 
 def show_log(root: Path, run: Run, *, follow: bool) -> None:
-    """Print the log; with `follow`, continue until the run is complete, as far as its studies ask, or failed."""
+    """Print the log. With `follow`, continue until a stage fails, or all that the run's studies need are complete."""
     printed: set[str] = set()
     studies = Studies(Path(root) / "runs")
     known = [part for name in studies.names() for part in studies.read(name).with_trials]
@@ -63,7 +63,7 @@ def log_as_json(root: Path, run: Run) -> dict[str, Any]:
 
 
 def _stages(root: Path, run: Run) -> list[tuple[StageRun, StageState]]:
-    """The folder and the state of each stage of a run. UserError: a file of a complete one was changed."""
+    """Return the folder and the state of each stage of a run. UserError: a file of a complete stage was changed."""
     runs = Path(root) / "runs"
     states = StageStates(runs, jobs_of_stages(root))
     found = [(StageRun(path, name), states.stage(name, run.key(name))) for name, path in run.folders(runs).items()]

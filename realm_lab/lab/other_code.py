@@ -20,8 +20,8 @@ OtherCode = tuple[StageCode, list[Run]]
 
 
 def other_code(runs: Iterable[Run], root: Path, until: str = "") -> list[OtherCode]:
-    """Return stages of planned runs that other code computed, each with the runs that would use it again, as far as
-    stage `until`, or each run's last."""
+    """Return the stages that other code computed, each with the planned runs that would use it again. Stages after
+    `until` are left out; "": none are."""
     states = CodeStates(Path(root) / "runs")
     found: dict[Path, StageCode] = {}
     owners: dict[Path, list[Run]] = {}

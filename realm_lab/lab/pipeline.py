@@ -82,7 +82,7 @@ def run(stage: str, plan: StudyPlan, root: Path) -> None:
 
 @contextmanager
 def _restorable(root: Path) -> Iterator[None]:
-    """If a DVC experiment is stopped inside, print how to restore params.yaml from the experiment's changes."""
+    """Print how to undo the experiment's changes of params.yaml if a DVC experiment is stopped inside the context."""
     try:
         yield
     except SystemExit:
@@ -106,8 +106,8 @@ def _as_far_as(stage: str, plan: StudyPlan) -> StudyPlan:
 
 
 def restore(plan: StudyPlan, root: Path) -> None:
-    """Record the default pipeline, and restore the parts of runs/ that DVC keeps, if they are missing: after that
-    folder was deleted, or after a checkout on another machine, nothing is trained or measured again."""
+    """Record the default pipeline, and restore missing parts of runs/ from the copies that DVC keeps. So nothing is
+    trained or measured again after runs/ was deleted, or after a checkout on another machine."""
     _share_runs(root)
     record_study(plan, root)
     runs = root / "runs"
@@ -132,7 +132,7 @@ def put_back(root: Path) -> None:
 
 
 def _project(root: Path) -> Path:
-    """Return the project of a folder of a queued DVC experiment, PROJECT/.dvc/tmp/exps/...; else the folder."""
+    """Return PROJECT for the folder of a queued DVC experiment, PROJECT/.dvc/tmp/exps/...; another folder as it is."""
     found = [path.parents[2] for path in root.resolve().parents if path.parts[-3:] == (".dvc", "tmp", "exps")]
     return found[0] if found else root
 

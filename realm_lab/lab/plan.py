@@ -44,7 +44,7 @@ from realm_lab.records.study import DEFAULT, StudyCell, StudyRecord
 from realm_lab.records.yaml_file import reach
 
 Given = tuple[StudyCell, Mapping[str, Any], Any]  # a cell, its settings, and its name as it is written
-DEVICES = "auto", "cpu", "cuda"  # known to any torch; a job may run on a machine with a GPU
+DEVICES = "auto", "cpu", "cuda"  # accepted without asking torch, since a job may run on another machine, with a GPU
 
 
 def plan_study(
@@ -89,7 +89,7 @@ def _search(search: Search, below: Mapping[str, Any], given: Mapping[str, Any], 
     if pruning is not None and pruning.after_steps >= (steps := runs[0].params.pretrain.steps):
         message = f"pruning.after_steps: a trial has {steps} steps; give fewer"
         raise UserError(message, value=pruning.after_steps)
-    if settings.local.processes is None:  # one for each run of the trials at a time
+    if settings.local.processes is None:  # a process for each run of the parallel trials
         local = LocalOptions(processes=search.parallel * len(search.seeds))
         settings = settings.model_copy(update={"local": local})
     design = StudyRecord(
@@ -113,8 +113,8 @@ def _runs(
     seeds: Sequence[int],
     choices: Mapping[str, Any],
 ) -> tuple[tuple[StudyCell, ...], tuple[Run, ...], dict[str, Any], Params]:
-    """Return the cells with the values that were chosen for them, every run, the changes of the preset in all cells,
-    and the parameters of the baseline. UserError: a cell's parameters are wrong, or two cells are one run."""
+    """Return the cells with the values that were chosen for them, every run, the changes of the preset that all cells
+    share, and the parameters of the baseline. UserError: a cell's parameters are wrong, or two cells are one run."""
     cells, resolved, plans = [], list[Params](), []
     for cell, overrides, source in given:
         cells.append(replace(cell, overrides=laid_over(overrides, choices.get(cell.name, {}))))
@@ -182,8 +182,8 @@ def _design(
 
 
 def _compared(cells: Sequence[StudyCell], flat: Sequence[dict[str, Any]]) -> tuple[list[StudyCell], dict[str, Any]]:
-    """Return cells with their differences from the baseline, the first cell, and the baseline's parameters. `flat`: the
-    parameters of each cell."""
+    """Return the cells with their differences from the baseline (the first cell), and the parameters of the baseline.
+    `flat`: the parameters of each cell."""
     names = dict.fromkeys(name for values in flat for name in values)
     flat = [with_options(values, names) for values in flat]
     base = flat[0]
@@ -280,7 +280,7 @@ def _metrics_of(study: Study) -> dict[str, Metric]:
 
 
 def _metric(choice: Choice) -> Metric:
-    """The metric that a study names."""
+    """Return the metric that a study names; a custom one is registered. UserError: no such metric, or a taken name."""
     name = one_name(choice.name)
     if not choice.options and (name in METRICS or of_kind(name, "results")):
         return metric(name)

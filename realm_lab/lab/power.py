@@ -1,6 +1,6 @@
-"""`realm-lab sweep STUDY --power`: the differences that numbers of seeds will detect, and their cost. Nothing runs.
+"""`realm-lab sweep STUDY --power`: the differences that a study detects by the number of seeds, and the cost of them.
 
-The spread of paired differences comes from finished runs: of this study, of its report, or of another study.
+Nothing runs. The spread of paired differences comes from finished runs of this study, its report, or another study.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class Planned:
     deltas: dict[int, float]  # by seed, of the pilot; empty: `spread` comes from other cells
     spread: Spread | None
     delta: float | None  # the largest difference that does not matter
-    detectable: dict[int, Detectable | None]  # most seeds -> the detectable difference
+    detectable: dict[int, Detectable | None]  # number of seeds, at most -> the detectable difference
 
     @property
     def enough(self) -> int | None:
-        """The fewest planned seeds that detect `delta`."""
+        """The smallest planned number of seeds that detects `delta`; None if none does."""
         found = (n for n, one in self.detectable.items() if self.delta and one and one.difference <= self.delta)
         return next(found, None)
 
@@ -120,7 +120,7 @@ def show_power(asked: Sweep) -> int:
 
 
 def find_pilot(plan: StudyPlan, root: Path, named: str | None) -> Pilot:
-    """Return the first source with enough seeds. UserError: there is none."""
+    """Return the first pilot with enough seeds for a spread. UserError: there is none."""
     reports = (path.parent.name for part in ("*", "reference/*") for path in root.glob(f"reports/{part}/results.csv"))
     if named is not None and named not in (known := sorted({*Studies(root / "runs").names(), *reports})):
         raise UserError(f"--power {named}: no study with runs or a report here", value=named, known=known)
@@ -140,7 +140,7 @@ def find_pilot(plan: StudyPlan, root: Path, named: str | None) -> Pilot:
 
 
 def _pilots(plan: StudyPlan, root: Path, named: str | None) -> Iterator[Pilot]:
-    """Yield pilots: runs of the study as it is planned, runs as recorded, its report, and its reference report."""
+    """Yield pilots: the study's runs as planned now, its runs as recorded, its report, and its reference report."""
     from realm_lab.evidence.report.frames import load_committed, load_runs  # brings pandas
 
     name, studies = named or plan.name, Studies(root / "runs")
@@ -158,7 +158,7 @@ def _pilots(plan: StudyPlan, root: Path, named: str | None) -> Iterator[Pilot]:
 
 
 def _metrics(plan: StudyPlan) -> list[str]:
-    """Return the metrics of the study's family."""
+    """Return the metrics of a study that are tested: those of its family."""
     from realm_lab.evidence.report.comparison import is_tested
     from realm_lab.evidence.report.report_data import DEFAULT_METRICS
 
@@ -187,7 +187,7 @@ def plan_power(plan: StudyPlan, pilot: Pilot, rules: Sequence[Rule]) -> list[Pla
     """Return every comparison of the study's family, with the differences that it can detect.
 
     A cell that the pilot lacks gets the root mean square of the other cells' spreads. A metric that the pilot lacks has
-    no spread, but counts in the family. Cells whose system was not measured in a metric are no tests.
+    no spread, but counts in the family. A cell of the pilot that has too few values of a metric is not tested in it.
     """
     base, metrics, delta = _base(plan, pilot), _metrics(plan), plan.design.delta
     everything = _deltas(pilot.results, base, metrics)
@@ -220,8 +220,8 @@ def plan_power(plan: StudyPlan, pilot: Pilot, rules: Sequence[Rule]) -> list[Pla
 
 
 def _hours(plan: StudyPlan, pilot: Pilot, root: Path) -> dict[str, dict[str, float]]:
-    """Return cell -> stage -> device hours that a run adds: those of the pilot, else of the reference reports, else the
-    mean of all cells that are known. Empty: nothing was measured."""
+    """Return cell -> stage -> device hours of a run: from the pilot, else from the reference reports, else the mean of
+    the known cells. Empty: nothing was measured."""
     rows = pilot.results.dropna(subset=["device_hours"]) if "device_hours" in pilot.results else pilot.results[:0]
     measured = {str(cell): float(of_cell["device_hours"].mean()) for cell, of_cell in rows.groupby("cell")}
     first = {cell.name: runs[0] for cell in plan.cells if (runs := plan.of(cell.name))}

@@ -50,8 +50,8 @@ def plan_as_json(plan: StudyPlan, runs: Sequence[Run], root: Path) -> list[dict[
 def show_plan(
     plan: StudyPlan, runs: Sequence[Run], root: Path, until: str = "", launcher: Launcher | None = None
 ) -> None:
-    """Print a row for each cell or trial with its `runs`, and the work to do up to the stage `until`; if a stage is
-    given, each task too. Then print how `launcher` would start the tasks. UserError: it could not."""
+    """Print a row for each cell or trial of the `runs`, and the number of tasks to do. With a stage `until`, only tasks
+    up to it count, and each is printed. Then print how `launcher` would start them. UserError: it could not."""
     states = StageStates(Path(root) / "runs")
     rows = []
     for cell in plan.cells:
@@ -81,7 +81,7 @@ def show_plan(
 
 
 def show_search(plan: StudyPlan, root: Path, *, as_json: bool) -> None:
-    """Print the output of `sweep --dry-run` for a search: the space, the number of trials, and the existing ones."""
+    """Print the output of `sweep --dry-run` for a search: the space, the number of trials, and the states of trials."""
     assert plan.search is not None
     search, path = plan.search, study_folder(Path(root) / "runs", plan.name) / "trials.json"
     states = Counter(trial["state"] for trial in read_json(path)["trials"]) if path.exists() else {}
@@ -98,8 +98,8 @@ def show_search(plan: StudyPlan, root: Path, *, as_json: bool) -> None:
 
 
 def expected_time(plan: StudyPlan, runs: Sequence[Run], root: Path, most: int | None = None) -> str:
-    """Estimate the time of unfinished stages, shared ones once, from reference runs of the same cells; "" if nothing is
-    left or was measured. It holds for a machine as fast as the reference's."""
+    """Estimate the time of unfinished stages from reference runs of the same cells, for a machine as fast as the one of
+    these runs; "" if nothing is left or was measured. A stage that several runs share counts once."""
     hours, states = reference_hours(plan, root), StageStates(Path(root) / "runs")
     todo: dict[tuple[str, str], float] = {}
     alone: dict[str, float] = {}  # run key -> device hours that it has left
@@ -126,7 +126,7 @@ def runs_at_once(runs: int, launch: Launch, most: int | None) -> int:
 
 
 def reference_hours(plan: StudyPlan, root: Path) -> dict[str, dict[str, float]]:
-    """Return cell -> stage -> device hours of a whole run in the reference reports: of the same runs, else of the same
+    """Return cell -> stage -> device hours of a run, from the same runs in the reference reports, else from the same
     cell."""
     rows: list[dict[str, str]] = []
     minutes: dict[tuple[str, str], dict[str, float]] = {}  # (study, cell) -> stage -> minutes
@@ -165,7 +165,7 @@ def after_tuning(plan: StudyPlan, trials: Tuned, root: Path, at_once: int | None
 
 
 def in_every_cell(plan: StudyPlan) -> str:
-    """Describe the changes of the preset by params.yaml and --set for every cell, and warn if cells vary these."""
+    """Describe the changes that params.yaml and --set make to the preset in every cell; warn if cells vary these."""
     changed = ", ".join(f"{name} = {show(value)}" for name, value in plan.design.common.items())
     varied = sorted({name for cell in plan.cells for name in cell.changes} & set(plan.design.common))
     warning = (

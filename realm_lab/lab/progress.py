@@ -143,7 +143,7 @@ class SweepProgress(Progress):
 
 @functools.lru_cache(maxsize=64)  # a log may be long: it is read once per reported step
 def _loss(stage: Path, step: int) -> str:
-    """The loss that was logged last, `, loss 3.250`; "" before there is one."""
+    """Return the last logged loss as `, loss 3.250`; "" before there is one."""
     losses = [row["loss"] for row in MetricLog(stage / "metrics.jsonl").rows() if row.get("loss") is not None]
     return f", loss {losses[-1]:.3f}" if losses else ""
 
@@ -159,9 +159,9 @@ def drive(
     study: str = "",
     more: Callable[[Mapping[str, StageState]], Sequence[Task]] = lambda states: (),
 ) -> dict[str, StageState]:
-    """Poll the launcher until no task waits or runs; return the last states. Without `wait_for_others`, tasks of other
-    processes are left to these. `study`: a terminal shows its verdict meanwhile. `more` starts further tasks when some
-    have ended, and returns them."""
+    """Poll the launcher until no task waits or runs; return the last states. Without `wait_for_others`, return also if
+    only tasks are left that wait for other processes. `study`: a terminal shows the verdict of this study meanwhile.
+    `more` gets the states after each poll, may submit further tasks, and returns them."""
     before: dict[str, StageState] = {}
     progress = SweepProgress(tasks, root, say_failures=say_failures, study=study)
     with progress, progress.watching(launcher):

@@ -1,4 +1,4 @@
-"""A project: its studies, and `realm-lab init`, which makes one outside a checkout from realm_lab/project/."""
+"""The studies of a project, and `realm-lab init`, which makes a project from the templates in realm_lab/project/."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ HEAD = """\
 
 
 def studies_of(root: Path) -> Studies:
-    """Return the studies of a project. `default` is planned from params.yaml whenever it is read, and nothing is
-    written: the runs in its study.json may belong to an experiment. Without torch, `default` is as it ran last."""
+    """Return the studies of a project. `default` is planned from params.yaml whenever it is read, since the runs in its
+    study.json may belong to an experiment; nothing is written. Without torch, `default` is as it ran last."""
     root = Path(root)
     can_plan = (root / "params.yaml").exists() and find_spec("torch") is not None
     return Studies(root / "runs", functools.partial(_planned, root) if can_plan else None)

@@ -40,8 +40,9 @@ def reproduce(
     is_quick: bool = False,
     is_silent: bool = False,
 ) -> tuple[int, list[dict[str, Any]]]:
-    """Print the comparison unless `is_silent`; returns 1 if a number is off or a run failed, else 0, and the fields of
-    each study. UserError: no such report or cell; a new run without the name of a cell."""
+    """Compare reports, and print the comparison unless `is_silent`. Returns 1 if a report differs from its data, a
+    number is off or a run failed, else 0; and the fields of each study for --json. UserError: no such report or cell,
+    or a rerun without the name of a cell."""
     from realm_lab.evidence.report.frames import load_runs
     from realm_lab.evidence.report.report_data import load_report
     from realm_lab.evidence.report.report_files import stale
@@ -103,7 +104,7 @@ def _show(record: StudyRecord, checks: list[Check], *, is_stale: bool) -> None:
 
 
 def _run_again(root: Path, study: str, cell: str, record: StudyRecord, is_quick: bool) -> pd.DataFrame:
-    """Return the results of the cell, run in runs/reproduce, with the smoke preset and one seed if `is_quick`."""
+    """Run a cell in runs/reproduce, with the smoke preset and one seed if `is_quick`, and return the results."""
     from realm_lab.evidence.report.frames import load_study
 
     folder = root / "runs" / "reproduce" / ("quick" if is_quick else "full")

@@ -46,13 +46,13 @@ class Results:
         return run.run_key in self.ended and self.look(run).state not in ("COMPLETE", "FAILED")
 
     def curve(self, run: Run, name: str) -> dict[int, float]:
-        """Return step -> value of a run's pre-training so far."""
+        """Return step -> value of the metric `name` in a run's pre-training so far."""
         path = stage_folder(self._runs, "pretrain", run.key("pretrain"))
         return {row["step"]: row[name] for row in MetricLog(path / "metrics.jsonl").rows() if row.get(name) is not None}
 
     def outcome(self, run: Run) -> dict[str, float] | None:
         """Return the values of a run that has ended, {} if it failed; None: it has not ended. UserError: the values
-        were measured over other sentences or questions."""
+        were measured on other numbers of sentences or questions than its `evaluate` parameters ask for."""
         found, keys = self.look(run), run.keys()
         if found.state != "COMPLETE":
             return {} if found.state == "FAILED" else None

@@ -1,8 +1,9 @@
-"""Run tasks as SLURM jobs, through submitit: an array for each wave of tasks, each wave after the one before it.
+"""Run tasks as SLURM jobs, through submitit, in job arrays that run one after the other.
 
-A wave is a set of tasks that may run at once. Each job does one task and, when SLURM stops it, is requeued and resumes
-(slurm_job.py). `array_parallelism` bounds how many run at once. submitit leaves files in
-runs/studies/<name>/slurm/: logs, the submitted scripts, and pickles of plain data, which only its jobs read.
+Tasks of a wave may run at once; a wave is one array, or several if its jobs differ in size or are many. Each job does
+one task and, when SLURM stops it, is requeued and resumes (slurm_job.py). `array_parallelism` is the most jobs at
+once. submitit leaves files in runs/studies/<name>/slurm/: logs, the submitted scripts, and pickles of plain data, which
+only its jobs read.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ NO_SBATCH = "no sbatch on this machine; submit from one that has it"
 # Settings that submitit turns into something other than an option with that name.
 NO_FLAGS = {"setup", "srun_args", "additional_parameters", "signal_delay_s", "array_parallelism"}
 DEFAULT = "as the cluster has it"
-NEVER = 1_000_000  # submitit's limit of time-outs, which would end a job
+NEVER = 1_000_000  # most time-outs of a job; after more, submitit would end it
 
 
 class SlurmLauncher(Launcher):
@@ -93,7 +94,7 @@ class SlurmLauncher(Launcher):
         return itertools.chain(lines, _answers(flags))
 
     def free(self, tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
-        """Leave out tasks with a job, tasks that a process works on, and tasks that need the latter."""
+        """Leave out tasks that have a job, tasks that a process works on, and tasks that wait for such a process."""
         jobs = jobs_of_stages(self._root, must_answer=True)
         free, left, blocking = list[Task](), list[str](), set[str]()
         for task in tasks:
@@ -114,7 +115,7 @@ class SlurmLauncher(Launcher):
         return free, left
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Submit one array for each wave, recorded in jobs.jsonl as soon as SLURM has it. UserError: no SLURM here, or
+        """Submit the arrays of each wave; jobs.jsonl records each as soon as SLURM has it. UserError: no SLURM here, or
         it refuses; PartlySubmitted if it accepted arrays before, which stay submitted."""
         self.check(tasks)
         code = str(freeze_code(self._folder / "code"))
@@ -244,7 +245,7 @@ def refusal(said: str) -> UserError:
 
 
 def freeze_code(folder: Path) -> Path:
-    """Copy the package to `folder`/<digest>/realm_lab unless it exists, so that edits reach no job that waits;
+    """Copy the package to `folder`/<digest>/realm_lab unless it exists, so that later edits do not change waiting jobs;
     returns the folder for PYTHONPATH."""
     files = [path for path in sorted(PACKAGE.rglob("*.*")) if path.is_file() and "__pycache__" not in path.parts]
     name = digest({path.relative_to(PACKAGE).as_posix(): digest_file(path) for path in files})[:KEY_LENGTH]

@@ -29,10 +29,10 @@ MOST_RESTARTS = 100  # of a job, which might otherwise be requeued for ever with
 
 
 def run_job(job: dict[str, Any]) -> None:
-    """Run the stages of one task; every rank calls this. `job` is plain data:
+    """Run the stages of one task; every rank calls this.
 
-    the worker's arguments (stages, system, seed, params, root), `keys` of those stages, `requeue`, and the folder
-    `ends` for the reason if it does no stage.
+    `job` is plain data: the worker's arguments (stages, system, seed, params, root), the `keys` of these stages,
+    `requeue`, and `ends`, a folder for the reason if the job does no stage.
     """
     exit_on_signals()
     end = Path(job["ends"]) / f"{slurm_job()}.json"
@@ -85,7 +85,7 @@ def _work(job: Mapping[str, Any]) -> None:
 
 
 def _state_in_the_end(runs: Path, stage: str, key: str) -> State:
-    """Return the state of a stage whose job has ended, once it is visible here."""
+    """Wait until the files of a stage show that its job has ended, and return the state of the stage."""
 
     def now() -> State:
         return StageStates(runs).stage(stage, key).state

@@ -1,7 +1,7 @@
 """The jobs of a study in SLURM: the submitted ones (jobs.jsonl), and their states from squeue.
 
-The outcome of a job is in the files of its stages, or in ends/ if it did none, and in its log. For a job that ended
-without writing there, squeue has the state for some minutes, and then sacct, if the cluster keeps accounts.
+The outcome of a job is in the files of its stages, or in ends/ if it did none, and in its log. If a job ended without
+writing there, its state comes from squeue for some minutes, and then from sacct, if the cluster keeps accounts.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ def _jobs_path(root: Path, study: str) -> Path:
 
 
 def jobs_of_stages(root: Path, *, must_answer: bool = False) -> dict[str, StageState]:
-    """Return folder of a stage -> its newest job in any study, or the newest that waits or runs. SLURM is asked only
-    about stages that are not complete. If SLURM does not answer, a note goes to standard error, and its jobs are left
-    out. UserError: it does not answer and `must_answer`, because jobs would otherwise be submitted twice."""
+    """Return folder of a stage -> state of the newest job in any study that waits or runs, else of the newest that
+    ended. Jobs whose stages are complete are left out. If SLURM does not answer, a note goes to standard error, and
+    the study's jobs are left out. UserError: SLURM does not answer and `must_answer`; jobs might be submitted twice."""
     found: dict[str, StageState] = {}
     for path in sorted((Path(root) / "runs" / "studies").glob("*/jobs.jsonl")):
         study = path.parent.name
@@ -160,7 +160,7 @@ def _last_words(log: Path) -> str | None:
 
 def look_up(jobs: Collection[str]) -> dict[str, tuple[str, str]]:
     """Return job (17 or 17_3) -> its state in squeue, such as RUNNING, and why it waits. Jobs that SLURM has forgotten
-    are left out, and all jobs without SLURM. UserError: SLURM does not answer."""
+    are left out; empty if there is no SLURM here. UserError: SLURM does not answer."""
     if not jobs or shutil.which("squeue") is None:
         return {}
     arrays = sorted({job.split("_")[0] for job in jobs}, key=int)
@@ -177,8 +177,8 @@ _asked: dict[str, float] = {}  # job -> when sacct was asked last, by time.monot
 
 
 def accounts(jobs: Collection[str]) -> dict[str, tuple[str, str]]:
-    """Ask sacct how jobs ended that the controller has forgotten; jobs without a recorded end are left out. Empty if
-    there are no accounts."""
+    """Return the ends, by sacct, of jobs that SLURM's controller has forgotten; jobs without a recorded end are left
+    out. Empty if the cluster keeps no accounts."""
     now = time.monotonic()
     open_ones = [job for job in jobs if job not in _ended and now - _asked.get(job, -math.inf) >= ASK_AGAIN_SECONDS]
     if open_ones and shutil.which("sacct") is not None:

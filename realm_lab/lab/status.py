@@ -183,7 +183,7 @@ def left_seconds(status: Status) -> float | None:
 
 
 def pace(status: Status) -> str:
-    """`, 2.5 steps/s, 3.0 min left`, or the time per step if there is less than one a second; "" before it is known."""
+    """Return `, 2.5 steps/s, 3.0 min left`, or the time per step if one takes over a second; "" if it is not known."""
     left, speed = left_seconds(status), status.steps_per_second
     if left is None:
         return ""
@@ -212,7 +212,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 
 def table_of(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table without lines, states in their colour."""
+    """Return a table without lines; states are coloured."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")

@@ -95,7 +95,8 @@ def sweepers(root: Path, study: str) -> list[Holder]:
 
 
 def stop_sweepers(root: Path, study: str) -> list[str]:
-    """Stop the processes on this machine that sweep the study, and wait for their checkpoints; one line for each."""
+    """Stop the processes on this machine that sweep the study, and wait for their checkpoints. Returns a line for each
+    process that sweeps it, on other machines too."""
     lines = []
     for holder in sweepers(root, study):
         owner = holder.owner

@@ -123,7 +123,7 @@ class StudyFile(Part):
 
     def below(self, path: Path, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the flat values of params.yaml, with the preset and the plug-ins of the study, and separately the flat
-        `overrides` of the command line, which override all others. UserError: one that no --set may change."""
+        `overrides` of the command line, which override all others. UserError: a parameter that --set may not change."""
         flags = from_flags(overrides)
         if "seeds" in flags:
             problem = "change 'seeds' in the file, or give --seeds N to `sweep`"
@@ -259,14 +259,14 @@ class CellSpace:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A study before its results: `design` is its record without runs, and `runs` has one of every cell at each seed
-    that it may take, with the parameters as they are, or as tuning chose them. `wanted` (wanted.py) picks from these.
+    """A study as it is planned, without results. `design` is its record without runs. `runs` has a run for every cell
+    and every seed that the study may take, with the values that tuning chose; `wanted` (wanted.py) picks from these.
     """
 
     design: StudyRecord
     runs: tuple[Run, ...]
     launcher: LauncherSettings = field(default_factory=LauncherSettings)
-    rule: Plugin[SeedCounts] | None = None  # that chooses seeds; None: all
+    rule: Plugin[SeedCounts] | None = None  # chooses how many seeds are taken; None: all are
     tuning: Tuning | None = None  # its trials run before the runs of the study
     spaces: tuple[CellSpace, ...] = ()  # of the cells that are tuned or searched
     search: Search | None = None  # its runs are the trials of one cell
@@ -317,7 +317,7 @@ def read_study_file(path: Path) -> Study | Search:
     except ValidationError as error:
         raise _explained(error, document, model) from None
     study._path = path
-    import_plugins()  # first, so that their names are taken
+    import_plugins()  # installed ones first, so that the study's modules cannot take their names
     import_modules("plugins", study.plugins)
     LAUNCHERS.choose("launcher.default", study.launcher.default)
     tune = study.tune if isinstance(study, Study) else None
@@ -353,7 +353,7 @@ def overrides_of(given: Mapping[str, Any], launch: bool = False) -> dict[str, An
 
 
 def _leaves(given: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yield (dotted name, value) for everything in nested sections."""
+    """Yield (dotted name, value) of each parameter in nested sections."""
     for key, value in given.items():
         name = dotted(prefix, key)
         is_divisible = is_section(name) or name.partition(".")[0] == OPTIONS
@@ -408,7 +408,7 @@ def cells_of(study: Study) -> list[StudyCell]:
 
 
 def changes_title(changes: Mapping[str, Any]) -> str:
-    """`parameter = value, ...`; changes during pre-training with their step."""
+    """Return `parameter = value, ...`; changes during pre-training end in `from step N`."""
     names, found = _short(changes), []
     for name, value in changes.items():
         if name == CHANGES and value and isinstance(value, dict) and all(isinstance(of, dict) for of in value.values()):

@@ -144,8 +144,8 @@ class Sweep:
             print(after_tuning(study, trials, root, self.by.at_once))
 
     def begin(self) -> list[Task]:
-        """Give the launcher the wanted runs that are neither done nor started, and return their tasks. The plan of a
-        study is noted in the ledger before."""
+        """Give the launcher the wanted runs that are neither done nor started, and return their tasks. Before that,
+        note the plan of a study in the ledger."""
         is_first = self._runs is None
         if is_first:
             self._settle_choices()
@@ -394,9 +394,9 @@ class Sweep:
 
 
 def part_of(study: StudyPlan, runs: Sequence[Run], named: Sequence[str], seeds: int | None = None) -> list[Run]:
-    """Return the runs of the cells that `named` lists, all if empty; names in a text are separated by commas, and may
-    have commas too. `seeds`: only runs of this many first seeds, except for trials. UserError: no such cell, or too few
-    seeds."""
+    """Return the runs of some cells. Each text of `named` has one or more names, separated by commas; a name may also
+    contain commas. Empty: all cells. `seeds`: only the first seeds, this many, except for trials. UserError: no such
+    cell, or too few seeds."""
     if seeds is not None and not any(run.trial is not None for run in runs):
         if seeds > len(study.seeds):
             raise UserError(f"--seeds {seeds}: study {study.name} has {len(study.seeds)}; add seeds to its file")

@@ -16,9 +16,9 @@ Node = tuple[str, str]  # stage, key
 
 @dataclass(frozen=True)
 class Task:
-    """Consecutive stages that one job does. Named after its last stage, so that it keeps its name while it advances.
-    `run` is one that has all these stages, `cells` has the cells of all such runs, `after` names the tasks needed
-    before."""
+    """Consecutive stages that one job does. A task is named after its last stage, so that the name stays while it
+    advances. `run` is a run that has all these stages, `cells` has the cells of all such runs, `after` names the tasks
+    that must be complete before."""
 
     name: str
     stages: tuple[str, ...]
@@ -40,7 +40,7 @@ class Task:
 
     @property
     def ranks(self) -> int:
-        """The number of its processes: several only if one of its stages can divide its batches."""
+        """Number of processes of the task: several only if one of its stages can divide batches among them."""
         shared = {stage.name for stage in system_of(self.run.system).stages if stage.uses_ranks}
         ranks: int = self.run.params.launch.ranks
         return ranks if shared & {*self.stages} else 1

@@ -46,8 +46,8 @@ OWN = ("runs", "reports", "mlflow.db", "experiments")  # entries of the project 
 
 
 def try_study(asked: Sweep) -> int:
-    """Run the study small and print the time of a whole run of each cell; returns 1 if a run failed. UserError: as
-    `sweep` refuses the study."""
+    """Run a small version of a study and print the time of a whole run of each cell; returns 1 if a run failed.
+    UserError: `sweep` would refuse the study too."""
     root, study, results = asked.root, asked.study, asked.results
     now = wanted(study, results)
     runs = [*study.runs, *now] if any(run.trial is not None for run in now) else now
@@ -86,7 +86,7 @@ def _link(root: Path, folder: Path) -> None:
 
 
 def _keep_prepared(root: Path, folder: Path) -> None:
-    """Move records of corpora that were prepared in the try to the project, which has these corpora by a link."""
+    """Move the records of corpora that the try prepared to the project, whose linked folder has the corpora already."""
     for path in (folder / "runs" / "stages").glob("prepare-*"):
         kept = root / path.relative_to(folder)
         if not path.is_symlink() and not kept.exists():
@@ -179,8 +179,9 @@ def _expected(whole: StudyPlan, small: StudyPlan, root: Path, folder: Path, most
 
 
 def _seconds(stage: str, run: Run, tried: Run, runs: Path) -> float | None:
-    """Estimate the time of a stage of a whole run from the small run; None if that has not finished. A step and a
-    question take as long as in the small run, where refreshes are dense, so that the estimate may be too long."""
+    """Estimate the time of a stage of a whole run from the small run; None if the small run did not finish it. A step
+    and a question are taken to last as long as in the small run. It refreshes often, so the estimate may be too long.
+    """
     found = StageRun(stage_folder(runs, stage, tried.key(stage)), stage)
     if not found.is_complete():
         return None

@@ -1,7 +1,7 @@
 """The runs that a study wants by the results so far. A sweep does those that are not done, and asks again whenever one
 ends, until nothing is left.
 
-They are a function of only the study and its results, so that a killed sweep continues with the same runs. Each rule
+Wanted runs depend only on the study and its results, so that a killed sweep continues with the same runs. Each rule
 has a file in rules/: trials of a tuning come first (tune.py), then all seeds, or as many as a rule for seeds takes
 (until_decided.py is one). A search (search.py) also needs a journal, since it proposes trials while others run.
 """

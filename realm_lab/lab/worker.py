@@ -45,8 +45,8 @@ from realm_lab.records.run_lease import TAKEN_CODE, writing
 
 def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) -> None:
     """Run one stage unless it is complete; a failure is written into its status before it is raised. If this process
-    is one of several ranks, all of them call this with the same arguments; the first rank does work that cannot be
-    divided while the others wait."""
+    is one of several ranks, all of them call this with the same arguments. If the stage's work cannot be divided, the
+    first rank does it and the others wait."""
     limit_threads(params.launch.threads)
     connect(pick_device(params.launch.device))
     owner = plan_run(params, system, seed)
@@ -111,8 +111,8 @@ def _claim(owner: Run, stage: str, run: StageRun, claims: ExitStack) -> bool:
 
 
 def _record_code(owner: Run, stage: str, runs: Path) -> None:
-    """Write code.json of a stage that starts from nothing. UserError: the code has changed since the stages before it,
-    or its checkpoint, were computed, and `launch.other_code` does not accept that; or since this process started."""
+    """Write code.json of a stage that starts from nothing. UserError: the code has changed since this process started;
+    or since the stage's checkpoint or a stage before it was computed, and `launch.other_code` is not `accept`."""
     states, roots = CodeStates(runs), code_roots(owner.params, owner.system)
     folders = owner.folders(runs, stage)
     states.check_unedited(roots[stage])

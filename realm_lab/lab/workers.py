@@ -25,7 +25,7 @@ STOPPED = {code for number in STOP_SIGNALS for code in (128 + number, -number)}
 
 
 class Outcome(NamedTuple):
-    """Outcome of the processes of a job: `code` is an exit code, negative for the signal that killed it."""
+    """Outcome of a job. `code`: the exit code of the reported process, -N if signal N killed that process."""
 
     code: int
     text: str  # output of the reported process
@@ -55,9 +55,9 @@ class Workers:
         log: Path,
         folder: str | None = None,
     ):
-        """Start `realm_lab.lab.worker` on a job, its JSON line. `threads` are the cores of each process, `gpus`
-        the ones that the job may see (None: as this process). Output of the processes goes to `log` (-1, -2, ... for
-        further ranks); they work in `folder`."""
+        """Start `realm_lab.lab.worker` on a job, which is plain data. `threads`: threads of each process. `gpus`: GPUs
+        that the job may see (None: as this process). Output goes to `log`, or to `log` with -1, -2, ... in its name for
+        further ranks. The processes work in `folder`."""
         job = {**job, "params": {**job["params"], "launch": {**job["params"]["launch"], "threads": threads}}}
         place = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port(ranks))}
         quiet = {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}  # progress bars fill a log
@@ -141,8 +141,8 @@ def _free_port(ranks: int) -> int:
 
 
 def _collect(processes: list[subprocess.Popen[str]]) -> tuple[int, int]:
-    """Return (rank, exit code) to report once all have ended, or one has failed: then the others are ended too.
-    Reported is a killed rank, else the first with an exit code above 0 (rank 0 has all errors), else a failed one."""
+    """Return (rank, exit code) to report once all have ended, or one has failed: then the others are ended too. The
+    rank is a killed one, else the first with an exit code above 0 (rank 0 has all errors), else a failed one."""
     codes = [process.poll() for process in processes]
     for stop in (subprocess.Popen.terminate, subprocess.Popen.kill):
         deadline = time.monotonic() + GRACE_SECONDS

@@ -31,11 +31,11 @@ def write_axes(
     given: Mapping[str, Any],
     budget: str | None = None,
 ) -> tuple[Path, bool]:
-    """Write the file of every combination of the values of some axes; the baseline has the first of each.
+    """Write the file of a study with all combinations of the values of some axes; the baseline has the first of each.
 
-    `axes`: KEY=VALUE,VALUE each. `seeds`: their number, 0, 1, ...; None: the parameters' seeds. `given`: the values of
-    --set and --preset. `budget`: device time for seeds, as many as decide each cell. Returns the file, and true if it
-    is new. UserError: an axis or name that is wrong, or that of another study.
+    `axes`: KEY=VALUE,VALUE each. `seeds`: the number of seeds 0, 1, ...; None: the parameters' seeds. `given`: values
+    of --set and --preset. `budget`: take seeds until each cell is decided, within this device time. Returns the file,
+    and true if it is new. UserError: a wrong axis or name, or the name of another study.
     """
     points: dict[str, list[Any]] = {}
     for text in axes:

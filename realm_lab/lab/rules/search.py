@@ -66,7 +66,7 @@ def open_trials(study: StudyPlan, results: Results) -> list[Run]:
 
 
 def _has_ended(journal: Journal, search: Search, results: Results, number: int, runs: Sequence[Run]) -> bool:
-    """Record in the journal that a trial has ended, or is not worth continuing; False: the trial goes on."""
+    """Record in the journal if a trial has ended or is not worth continuing. Returns False if the trial goes on."""
     failed = next((results.look(run) for run in runs if results.has_failed(run)), None)
     if all(results.look(run).state == "COMPLETE" for run in runs):
         found = [(results.outcome(run) or {}).get(search.metric) for run in runs]
@@ -89,8 +89,8 @@ def _has_ended(journal: Journal, search: Search, results: Results, number: int, 
 
 
 def ended(study: StudyPlan, results: Results) -> list[Run]:
-    """Return the runs of complete trials, whose values decide about later trials. UserError: these were measured over
-    other sentences or questions."""
+    """Return the runs of complete trials, whose values decide about later trials. UserError: the values were measured
+    on other numbers of sentences or questions than the `evaluate` parameters ask for."""
     trials = [trial for trial in journal_of(study, results).trials() if trial["state"] == "complete"]
     runs = [run for trial in trials for run in runs_of(study, trial["number"], trial["values"])]
     for run in runs:

@@ -1,9 +1,9 @@
 """The seeds of a study: a list, or a rule that takes them one after another, by the results so far.
 
-A rule is a function of the study's record, the table of its complete runs and its options; it returns cell -> how many
-seeds that cell takes. It is called once all cells have `at_least` seeds and again when the next are complete, and must
-depend on nothing else, so that a stopped sweep takes the same seeds when it continues. The baseline has the seeds of
-all cells. An example is in docs/extending.md.
+A rule is a function of the study's record, the table of its complete runs and the rule's options; it returns cell ->
+number of seeds that the cell takes. It is called when all cells have `at_least` seeds, and whenever more are complete.
+It must depend on nothing else, so that a stopped sweep takes the same seeds when it continues. The baseline takes every
+seed that another cell takes. An example is in docs/extending.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spaces of parameters that a search, or `tune` in a study, tries, and the measure that may choose among them."""
+"""Spaces of parameters to try, in a search or in `tune` of a study, and the metrics that may choose among trials."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Journal:
                 self._study.tell(trial.number, state=TrialState.FAIL)
 
     def _counted(self) -> list[FrozenTrial]:
-        """Return all trials, except waiting ones, and those that a later trial replaces."""
+        """Return all trials except waiting ones and those that a later trial replaces."""
         trials = self._study.get_trials(deepcopy=False)
         replaced = {trial.user_attrs.get(CONTINUES) for trial in trials}
         return [trial for trial in trials if trial.state in STATES and trial.number not in replaced]
@@ -149,7 +149,8 @@ class Journal:
 
     def behind(self, number: int, curves: Sequence[Mapping[int, float]], steps: int) -> int | None:
         """Report to Optuna, for every new step that all seeds have reached, the mean of their curves. Returns the step
-        at which the trial is not worth continuing; None for the baseline, and for a trial at the last of `steps`."""
+        at which the trial is not worth continuing, or None. The baseline, and a trial at its last step (`steps`), are
+        always worth it."""
         trial = self._trial(number)
         reported = max(self._frozen(number).intermediate_values, default=-1)
         for step in sorted(set.intersection(*(set(curve) for curve in curves))):

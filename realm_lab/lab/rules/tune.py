@@ -23,8 +23,8 @@ OPERATIONS = "training_teraflop"
 MOST_HYPERCUBES = 50
 
 Trial = dict[str, Any]
-"""A trial as study.json has it, with its `runs`, one for every seed of the tuning, in place of their names; `state` is
-pending, failed or complete, `by_seed` has the values of the metric, None without one."""
+"""A trial as in study.json, but `runs` has its runs, one for every seed of the tuning, instead of their names. `state`
+is pending, failed or complete; `by_seed` has the values of the metric, None for a missing one."""
 
 
 @dataclass(frozen=True)

@@ -224,7 +224,7 @@ class Mirror:
 
     def _show_group(self, name: str, study: StudyRecord | None, members: list[Run], problems: list[str]) -> None:
         """Show the study first, then its runs below it; runs that the study no longer has are deleted."""
-        # Taken before reading: files written meanwhile are seen the next time.
+        # Fingerprints are taken before reading, so that files written meanwhile are seen the next time.
         look = (study, [(member, self._look(member)) for member in members])
         if self._looks.get(name) == look:
             return

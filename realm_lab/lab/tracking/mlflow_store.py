@@ -108,8 +108,8 @@ class Store:
         return {run.data.tags.get(KEY, ""): run for run in found}
 
     def show(self, experiment: str, run: Run | None, view: View) -> str:
-        """Make MLflow show `view`, which `run` has shown so far; returns the action: created, updated, recreated or
-        nothing."""
+        """Make MLflow show `view`. `run`: MLflow's run that shows it so far, if there is one. Returns the action:
+        created, updated, recreated or nothing."""
         before = dict(run.data.tags) if run else {}
         tags = view.tags | {KEY: view.key, SOURCE: self._source, NOTE: _note(view.note, before.get(NOTE, ""))}
         tags[GIVEN] = json.dumps([name for name in view.tags if not name.startswith(OURS)])
@@ -226,7 +226,8 @@ def _make_database(uri: str) -> None:
 
 
 def _note(ours: str, shown: str) -> str:
-    """Put a person's text below the generated note: of the note `shown`, the part below the line, or all without it."""
+    """Return the generated note `ours` with a person's text below it: the part below the line in the note `shown`, or
+    all of `shown` if it has no such line."""
     _, line, theirs = shown.partition(KEPT)
     return ours + KEPT + (theirs if line else shown)
 

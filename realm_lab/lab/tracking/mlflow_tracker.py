@@ -105,7 +105,7 @@ def _about(name: str) -> str:
 
 
 def _source(runs: Path) -> str:
-    """Return a name for this folder of runs that moves with it."""
+    """Return an id of this folder of runs, kept in a file there, so that it stays when the folder is moved."""
     path = runs / ".mirror_id"
     if not path.exists():
         write_text(path, uuid.uuid4().hex + "\n")

@@ -32,7 +32,7 @@ UNPLANNED = "unplanned"  # the experiment of runs that no study mentions
 STUDY_KEY = "study"  # key of the view of a study as a whole; keys of runs are digests
 MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 5000  # of MLflow 3 (mlflow/utils/validation.py)
 BEGINNINGS = ("prepare", "warm_start")  # stages that runs share: not part of a run's duration
-HEADLINE = "headline"  # key in `points`, next to stages: metrics at the top level, and below SYSTEM
+HEADLINE = "headline"  # key in `points`, next to stages, of metrics without a stage in their name
 SYSTEM = "system"  # the folder that MLflow's page of a run shows as system metrics
 VALUES = "values.json"  # the table of everything that was measured once
 COSTS = ("wall_seconds", "device_hours", "training_teraflop", "peak_memory_gibibytes", "parameters")
@@ -239,7 +239,7 @@ def _times(runs: Sequence[Run]) -> tuple[int | None, int | None]:
 
 
 def settled_step(run: StageRun, state: StageState) -> float:
-    """Return the step up to which the points of a stage stay; -1 if none of them does.
+    """Return the step up to which the points of a stage are final; -1 if none is.
 
     A stage that resumes starts at its newest checkpoint and cuts off later points. One that is complete, or
     failed by an error, ends as it is (until it is run again on purpose).
