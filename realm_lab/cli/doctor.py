@@ -61,8 +61,8 @@ class Finding(NamedTuple):
 
 
 def examine(params: Params | None, root: Path, fault: UserError | None = None) -> Iterator[Finding]:
-    """Check this machine, a finding at a time. `params` is None if the parameters cannot be read, for the reason
-    `fault`."""
+    """Check this machine, a finding at a time. `params` is None if the parameters cannot be read; `fault` is then the
+    error."""
     yield _python()
     yield from _packages()
     yield from _devices()
@@ -129,8 +129,8 @@ def with_gate(gate: Gate) -> list[Finding]:
 
 
 def verify(root: Path) -> list[Finding]:
-    """Compare every finished file with its digest: a finding for each that differs, one with the counts, and one that
-    names the files without a digest."""
+    """Compare every finished file with its digest. Returns a finding for each file that differs, one with the counts,
+    and one that names the files without a digest."""
     found, covered, folders = [], 0, 0
     known: set[Path] = set()
     for path in _files(root, DIGESTS):
@@ -240,7 +240,7 @@ def _devices() -> Iterator[Finding]:
 
 
 def _others() -> Finding:
-    """Measure the cores that other programs, and other machines on the same host, take while this process sleeps."""
+    """Measure how many cores other programs, and other virtual machines of the host, use while this process sleeps."""
     times, count = psutil.cpu_times_percent(BUSY_SECONDS), psutil.cpu_count() or 1
     stolen = getattr(times, "steal", 0.0) * count / 100
     taken = (100 - times.idle - getattr(times, "iowait", 0.0)) * count / 100 - stolen

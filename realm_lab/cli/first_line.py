@@ -29,7 +29,7 @@ class _Noting:
 
 @contextmanager
 def first_line(line: str, seconds: float = SECONDS) -> Iterator[None]:
-    """Print `line` after `seconds` inside, unless standard output or error had something before."""
+    """Print `line` after `seconds` in the context, unless something was written to standard output or error before."""
     written, streams = threading.Event(), (sys.stdout, sys.stderr)
 
     def watch() -> None:

@@ -17,7 +17,7 @@ Add = Callable[..., argparse.ArgumentParser]  # add(GROUP, NAME, function, summa
 
 
 def add_everywhere(verb: argparse.ArgumentParser) -> None:
-    """Add --debug and --root, which may be given before the command as well: SUPPRESS keeps the value from there."""
+    """Add --debug and --root. They may also be given before the command: SUPPRESS keeps a value given there."""
     verb.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback")
     verb.add_argument("--root", type=Path, default=argparse.SUPPRESS, metavar="DIR", help="project folder")
 
@@ -58,8 +58,8 @@ def policy_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def located(error: UserError, options: argparse.Namespace) -> UserError:
-    """Return an error about a parameter with the flag or the line that set it, if one did and the error has no source
-    yet."""
+    """Return the error with the flag or line that set its parameter; unchanged if it has a source already, or if none
+    set the parameter."""
     if error.path or not error.parameter or "params" not in options:
         return error
     from realm_lab.engine.params.load import is_known, read_values, setting
@@ -99,8 +99,8 @@ def add_run(options: argparse._ActionsContainer) -> None:
 
 
 def opened(options: argparse.Namespace, system: str | None = None) -> Context:
-    """Open the finished run that --run names, or that of the parameters. UserError: both are given, or there is
-    none."""
+    """Open the finished run that --run names, or else the run of the parameters. UserError: both are given, or there is
+    no such run."""
     if options.finished:
         flags = {"params": "--params", "preset": "--preset", "overrides": "--set", "system": "--system"}
         if given := [flag for name, flag in flags.items() if vars(options).get(name)]:

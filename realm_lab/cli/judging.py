@@ -127,13 +127,13 @@ def _run_verdict(options: argparse.Namespace) -> int:
 
 
 def _directed(text: str) -> tuple[str, Better]:
-    """The name and the better direction of `accuracy=up`; "" if none is given."""
+    """Return the column and the better direction in a text such as `accuracy=up`; "" if no direction is given."""
     name, _, way = text.rpartition("=")
     return (name, "up" if way == "up" else "down") if name and way in ("up", "down") else (text, "")
 
 
 def _bounds(text: str, metrics: Iterable[str]) -> dict[str, float]:
-    """The column and the size of `accuracy=0.02`; `0.02` is the size of all metrics."""
+    """Return column -> size for a text such as `accuracy=0.02`; `0.02` is the size for all `metrics`."""
     name, _, size = text.rpartition("=")
     try:
         if float(size) > 0:

@@ -38,9 +38,9 @@ EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 UNWRITABLE = "make it writable, or name another project with --root"
 REMEDIES = dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), UNWRITABLE) | {errno.ENAMETOOLONG: "shorten it"}
 
-MAY_BE_PATHS = ("study", "profile", "runs", "count")  # arguments that are text: a name, or a path
+MAY_BE_PATHS = ("study", "profile", "runs", "count")  # arguments of type str that may be paths or names
 ELSEWHERE = ("init", "verdict")  # commands that read no project
-ALIASES = {  # other names of commands, for scripts -> their meaning; longer names first
+ALIASES = {  # other name of a command, for scripts -> the command line that it stands for; longer names first
     "warm-start": "run --until warm-start",
     "pretrain": "run --until pretrain",
     "finetune": "run --until finetune",
@@ -96,8 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _renamed(words: Sequence[str], verbs: Container[str]) -> tuple[list[str], str]:
-    """Return the command line with an alias replaced by its command, and the alias ("" for none). A command that a
-    package adds keeps its name."""
+    """Return the command line with an alias replaced by its meaning, and the alias ("" for none). A name of a real
+    command, such as one that a plug-in adds, is no alias."""
     names = (n for n, word in enumerate(words) if not word.startswith("-") and words[n - 1 : n] != ["--root"])
     start = next(names, len(words))
     for name, today in ALIASES.items():
@@ -109,8 +109,8 @@ def _renamed(words: Sequence[str], verbs: Container[str]) -> tuple[list[str], st
 
 @contextmanager
 def _in_project(options: argparse.Namespace) -> Iterator[None]:
-    """Work in the project folder, in which relative paths of parameters start. Paths on the command line are made
-    absolute before."""
+    """Work in the project folder, since paths in parameters are relative to it. Paths on the command line are made
+    absolute first."""
     if options.verb in ELSEWHERE or not options.root.is_dir() or options.root.resolve() == Path.cwd():
         yield
         return
@@ -153,7 +153,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> Parser:
-    """Return the whole command line. The README's commands are checked against it."""
+    """Return the parser of the whole command line."""
     parser = Parser(
         prog=PROGRAM,
         usage=f"{PROGRAM} [--root DIR] [--debug] COMMAND ...",
@@ -196,7 +196,8 @@ def build_parser() -> Parser:
 
 
 def completion() -> Parser:
-    """Return the command line for shtab, which writes completions of a shell, and would leave out hidden commands."""
+    """Return the parser for shtab, which writes completions for shells. No command is hidden, since shtab would leave
+    it out."""
     from realm_lab.lab.launchers import LAUNCHERS
     from realm_lab.records.plugins import import_plugins
 

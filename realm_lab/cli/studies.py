@@ -140,7 +140,7 @@ def _run_sweep(options: argparse.Namespace) -> int:
 
 
 def _sweep(work: Callable[[Sweep], int], options: argparse.Namespace, study: str) -> int:
-    """Do the work of a study or search, or cancel it."""
+    """Do `work` on a study or search; with --cancel, stop its runs instead."""
     from realm_lab.engine.params.load import chosen, parse_override
     from realm_lab.lab.sweep import Sweep, cancel_study, find_study
     from realm_lab.records.yaml_file import read_yaml
@@ -194,7 +194,7 @@ def _run_status(options: argparse.Namespace) -> int:
 
 
 def _study_or_run(name: str, root: Path) -> str | Run:
-    """Return the name of a study, or a run that is named as in `compare`. UserError: it is neither."""
+    """Return the study's name or the run that `name` stands for; runs are named as in `compare`. UserError: neither."""
     from realm_lab.api import load_record
     from realm_lab.records.run import run_paths
     from realm_lab.records.study import DEFAULT, Studies
@@ -230,7 +230,7 @@ def _check_ledger(root: Path, as_json: bool) -> int:
 
 
 def recorded(study: str, root: Path) -> str:
-    """Return the name of a study that has runs here, or a file. UserError: it has neither; names the nearest."""
+    """Return the name of a study that has runs or a file here. UserError: it has neither; the nearest name is given."""
     from realm_lab.lab.sweep import find_study, study_of_cell
     from realm_lab.records.study import DEFAULT, Studies
 
