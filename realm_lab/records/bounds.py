@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Bound(NamedTuple):
-    """One bound, on one metric of pre-training."""
+    """A bound on a metric of pre-training."""
 
     metric: str
     quantity: str  # its name for people

@@ -1,7 +1,7 @@
 """Compute digests of Python modules and of all modules that they import.
 
 A module's digest covers its syntax tree without comments, docstrings and layout. It is the same on every Python
-version and moves only when the code does. Modules are found by their import statements, including those inside
+version and changes only with the code. Modules are found by import statements, including those inside
 functions; imports for type checkers do not count. Nothing is imported.
 """
 
@@ -34,7 +34,7 @@ Examined = tuple[str, tuple[tuple[str, str], ...]]  # digest; (module, name) of 
 class CodeReader:
     """Digests of modules, taken when each module is first asked for.
 
-    `cache`: a JSON file of digests, found by the content of a source file, so that no digest is out of date.
+    `cache`: a JSON file of digests, stored by the content of the source files, so that no digest is out of date.
     """
 
     def __init__(self, cache: Path | None = None) -> None:
@@ -48,7 +48,7 @@ class CodeReader:
         self._is_local = functools.cache(self._is_outside_packages)
 
     def reached(self, roots: Iterable[str]) -> dict[str, str]:
-        """Module -> digest, for the modules named and all that they import, directly or not; sorted by name.
+        """Return module -> digest for `roots` and all modules that they import, directly or not; sorted by name.
 
         Imports are followed into realm_lab, into the packages of the roots, and into code that is neither installed nor
         in the standard library, such as a file in the working folder.
@@ -60,7 +60,7 @@ class CodeReader:
         return self._reached[key]
 
     def outside(self, root: str) -> dict[str, str]:
-        """Module -> digest, for one module and the modules of its package that it imports, if they have a file."""
+        """Return module -> digest for one module and those that it imports from its package, if they have a file."""
         package = root.partition(".")[0]
         found = self._walk((root,), lambda top: top == package != OURS)
         return {name: digest for name, digest in found.items() if name == root or digest != MISSING}
@@ -119,7 +119,7 @@ class CodeReader:
 
 
 def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return modules whose digests differ, and those that only one of the two has."""
+    """Return the modules whose digests differ between two records, or that only one of the records has."""
     return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
 
 
@@ -204,7 +204,7 @@ def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
 
 
 def _dump(node: object, put: Callable[[str], None]) -> None:
-    """Put a syntax tree as text, without docstrings and without empty fields, which depend on Python's version."""
+    """Put a syntax tree as text, without docstrings, empty fields, and fields that depend on Python's version."""
     if isinstance(node, ast.AST):
         put(f"{type(node).__name__}(")
         for name in node._fields:

@@ -46,9 +46,9 @@ class Acceptance:
 
 @dataclass(frozen=True, config=STRICT)
 class CodeRecord:
-    """`roots`: modules in which the stage's code starts. `modules`: digests of all modules that these import, directly
-    or not. `before`: digest of the record of the stage before ("" for the first). `files`: digests of the files that
-    custom modules opened; paths in the project are relative to it."""
+    """`roots`: modules in which the stage's code starts. `modules`: digests of the roots and of all modules that they
+    import, directly or not. `before`: digest of the record of the stage before ("" for the first). `files`: digests of
+    the files that custom modules opened; paths in the project are relative to it."""
 
     roots: tuple[str, ...]
     modules: dict[str, str]
@@ -67,8 +67,8 @@ class CodeRecord:
         return functools.reduce(lambda found, one: found | one.modules, self.accepted, self.modules | self.files)
 
     def changes(self, now: Mapping[str, str], before: str | None) -> list[str]:
-        """Return names whose digest `now` is another one, and EARLIER if the digest of the stage before is not `before`
-        (None: unknown). Accepted changes are left out."""
+        """Return the names whose recorded digests differ from those in `now`, and EARLIER if the record of the stage
+        before has another digest than `before` (None: unknown). Accepted changes are left out."""
         known = {name: found for name, found in self.known.items() if found != MISSING}
         found = differing(known, {name: found for name, found in now.items() if found != MISSING})
         accepted = {self.before, *(one.before for one in self.accepted)}
@@ -95,8 +95,8 @@ class CodeStates:
         self._records: dict[Path, CodeRecord | None] = {}
 
     def of_run(self, folders: Mapping[str, Path], roots: Mapping[str, Sequence[str]] | None = None) -> list[StageCode]:
-        """Return the stages of a run that can be used again; `folders`: stage -> folder, in order, from `prepare` on.
-        `roots`: stage -> modules in which its code starts now; None: those of its record."""
+        """Return the stages of a run that can be used again. `folders`: stage -> folder, in order, from `prepare` on.
+        `roots`: stage -> modules in which the stage's code starts now; None: the roots of its record."""
         found: list[StageCode] = []
         before: str | None = ""
         for stage, folder in folders.items():
@@ -121,7 +121,7 @@ class CodeStates:
         self._put(folders[stage], CodeRecord(tuple(roots), self._reader.reached(roots), self._before(stage, folders)))
 
     def accept(self, stage: str, folders: Mapping[str, Path], roots: Sequence[str]) -> None:
-        """Record that the changes in a stage of a run do not matter."""
+        """Record that the changes of a stage's code do not matter. `folders`: as in `of_run`."""
         before = self._before(stage, folders)
         record = self.record(folders[stage]) or CodeRecord(tuple(roots), {}, before)
         now = self._reader.reached(roots) | self.files(folders[stage])
@@ -136,8 +136,8 @@ class CodeStates:
             raise UserError(f"the code was edited since this command started: {', '.join(edited[:SHOWN])}", remedy)
 
     def end(self, folder: Path) -> None:
-        """Complete the record of a stage whose work ends with the files that its custom modules opened. Files and
-        modules that were edited meanwhile get the digest EDITED, which equals no later digest."""
+        """Add the files that custom modules opened to the record of a stage, at the end of its work. Files and modules
+        that were edited during the work get the digest EDITED, which equals no later digest."""
         record = self.record(folder)
         if record is None:
             return
@@ -213,7 +213,7 @@ def accepted_lines(found: Iterable[StageCode]) -> list[str]:
 
 @functools.cache
 def code_reader(runs: Path) -> CodeReader:
-    """Return the reader of this process, with the digest of each module as first read, about when it was imported."""
+    """Return this process's reader, which keeps a module's digest as first read, about when the module was imported."""
     return new_reader(runs)
 
 

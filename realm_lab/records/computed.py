@@ -20,8 +20,8 @@ from realm_lab.records.run import StageRun
 
 
 class Prediction(NamedTuple):
-    """A test question with the answer of a system. `passages` are the ids of those that were read, best first; `row`
-    has everything that predictions.jsonl records."""
+    """A test question with the answer of a system. `passages` are the ids of the passages that were read, best first;
+    `row` has everything that predictions.jsonl records."""
 
     id: str
     question: str
@@ -50,7 +50,7 @@ def computes(entry: Metric) -> Callable[[Function], Function]:
 
 
 def definition(parameter: str, choice: Choice) -> Metric:
-    """The metric of a custom function, which `choice` names; the metric's name and title include the options.
+    """Return the metric of the custom function that `choice` names. The metric's name and title include the options.
     UserError: no such function, it cannot be called, or a wrong option."""
     chosen = COMPUTED.choose(parameter, choice)
     name = choice.name.rpartition(":")[2]
@@ -61,15 +61,15 @@ def definition(parameter: str, choice: Choice) -> Metric:
         name=f"{entry.name}{option_suffix(choice)}",
         title=f"{entry.title} ({options})" if options else entry.title,
         part="answers",
-        choice=Choice(chosen.target, choice.options).plain(),  # not its name, which only its plug-in registers
+        choice=Choice(chosen.target, choice.options).plain(),  # the target, since a name needs its plug-in
     )
 
 
 def computed_values(
     metrics: Iterable[Metric], stages: Mapping[str, StageRun]
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Compute those of `metrics` that are custom functions, for a complete run. Returns name -> finite value, and name
-    -> the reason why there is no value; both are empty for a run without answers."""
+    """Compute the custom functions among `metrics` for a complete run. Returns name -> finite value, and name -> reason
+    why there is no value; both are empty for a run without answers."""
     wanted = [metric for metric in metrics if metric.choice is not None]
     path = [*stages.values()][-1].path / "eval" / "predictions.jsonl"
     if not wanted or not path.exists():

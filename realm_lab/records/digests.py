@@ -3,9 +3,9 @@
 {"name": the full name of the folder, "" if it has none,
  "files": {path: {"bytes": size, "sha256": of the file, "sample": of blocks of a large one, "before": see FileDigest}}}
 
-A folder in it that has a digests.json too is represented by that file. Reading a folder compares small files whole and
-blocks of large ones, which takes milliseconds at any size. `realm-lab doctor --verify` reads whole files, which
-finds any change.
+For an inner folder with a digests.json, only that file is listed. When a folder is read, small files are compared whole
+and large ones by blocks, which takes milliseconds at any size. `realm-lab doctor --verify` compares all files whole,
+which finds any change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ CHANGING = ("checkpoints", "index", "lease")  # folders of a stage that are left
 
 
 class FileDigest(NamedTuple):
-    """A file as it was written. `before`: the SHA-256 of the content that it replaces, valid until it is written."""
+    """A file as it was written. `before`: the SHA-256 of the content that it replaces, also valid, since the file is
+    written after its digest."""
 
     bytes: int
     sha256: str
@@ -40,7 +41,7 @@ def write_digests(folder: Path, names: Iterable[str] | None = None, name: str = 
 
 
 def write_last(path: Path, value: Any, names: Iterable[str] | None = None, name: str = "") -> None:
-    """Write digests.json of a folder, this file's digest included, then the JSON file that marks it as finished."""
+    """Write digests.json of a folder, with the digest of `path` too, then the JSON file `path`, which marks the end."""
     folder = path.parent
     others = [other for other in (_files(folder) if names is None else names) if other != path.name]
     _put(folder, name, {other: _written(folder / other) for other in others} | {path.name: _future(path, value)})
@@ -73,7 +74,7 @@ def _future(path: Path, value: Any) -> FileDigest:
 
 
 def _files(folder: Path, prefix: str = "") -> Iterator[str]:
-    """Yield the files for a folder's digests.json: not hidden files, locks, or the folders CHANGING."""
+    """Yield the names for a folder's digests.json: all files except hidden ones, locks, and the folders CHANGING."""
     for path in sorted(folder.iterdir()):
         name = f"{prefix}{path.name}"
         if path.name.startswith(".") or path.suffix == ".lock" or name in (DIGESTS, *CHANGING):
@@ -147,14 +148,14 @@ def check_file(path: Path, remedy: str = "") -> None:
 
 
 def check_folder(folder: Path, part: str = "") -> None:
-    """Refuse a folder with files that differ from those that were written, or that belong to another folder. `part`:
-    check only paths that start with it. UserError: as `check_file`, or there are no digests."""
+    """Refuse a folder whose files differ from those written, or belong to another folder. `part`: check only paths
+    that start with this text. UserError: as `check_file`, or there are no digests."""
     for path, differs in differences(folder, part):
         raise UserError(differs, _remedy(folder), path=path)
 
 
 def differences(folder: Path, part: str = "", *, whole: bool = False) -> Iterator[tuple[Path, str]]:
-    """Yield the files of a folder that differ from those that were written, and how. UserError: as `read_digests`."""
+    """Yield the files of a folder that differ from those written, and how they differ. UserError: as `read_digests`."""
     name, files = read_digests(folder)
     if name and not name.startswith(folder.name):
         yield folder / DIGESTS, f"the files are of {name}"

@@ -56,8 +56,8 @@ def user() -> str | None:
 
 
 def changes() -> str | None:
-    """Return the patch from the commit to the tracked files of CODE on disk; None if they are unchanged or git does not
-    answer. A patch above a mebibyte is replaced by one line with its size."""
+    """Return the changes since the commit in the tracked files of CODE, as a patch; None if they are unchanged or git
+    does not answer. A patch above a mebibyte is replaced by one line with its size."""
     patch = _git("diff", "--binary", "HEAD", *CODE)
     if not patch:
         return None

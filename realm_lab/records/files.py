@@ -21,7 +21,7 @@ from realm_lab.errors import UserError, in_words
 LONGEST_BYTES = 200  # of a name: file systems allow 255, and names of temporary files are longer
 
 MARK = ".realm_lab"  # file in every directory that `atomic_directory` wrote, and may replace
-# Errors for a full disk that have no errno: of libraries in Rust, and of NumPy if a write was incomplete.
+# Texts of errors for a full disk that have no errno: from libraries in Rust, and from NumPy if a write was incomplete.
 FULL = re.compile(rf"os error ({errno.ENOSPC}|{errno.EDQUOT})\)|\d+ requested and \d+ written")
 VISIBLE_SECONDS, LOOK_SECONDS = 120.0, 0.1  # longest wait for a file of another machine, and interval of looks
 SETTLED_SECONDS = 2.0  # a younger file may be written again with the same size and times
@@ -40,7 +40,7 @@ class DiskFull(UserError):
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """True if an error of any library means that a disk or a quota is full."""
+    """True if an error, of whatever library, means that a disk or a quota is full."""
     if isinstance(error, OSError) and error.errno:
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     return isinstance(error, DiskFull) or FULL.search(str(error)) is not None
@@ -81,7 +81,7 @@ def atomic_write(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
 
 @contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """A scratch directory that becomes `path` when the block ends well and vanishes otherwise.
+    """Yield a scratch directory that becomes `path` if the block ends well, and is deleted otherwise.
 
     It gets the file MARK, so that a later call may replace it. UserError: as `check_replaceable`.
     """
@@ -112,7 +112,7 @@ def _beside(path: Path, kind: str) -> Path:
 
 
 def link_directory(source: Path, folder: Path) -> None:
-    """Copy files to another path; the copies share their bytes if the file system supports it."""
+    """Copy a folder to another path, as hard links if the file system supports them."""
     with atomic_directory(folder) as scratch:
         shutil.copytree(source, scratch, dirs_exist_ok=True, copy_function=_link_or_copy)
 
@@ -206,8 +206,8 @@ def print_json(value: Any) -> None:
 
 
 def overwrite_json(path: Path, value: Any) -> None:
-    """Write `value` over a JSON file in place, for a disk too full for a new file. DiskFull: the blocks that
-    the file has are not enough."""
+    """Write `value` over a JSON file in place, for a disk that has no room for a new file. DiskFull: the text does not
+    fit into the blocks of the file."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode()
     with room_for(path), open(path, "r+b", buffering=0) as file:
         now = os.fstat(file.fileno())
@@ -261,7 +261,7 @@ def canonical_json(value: Any) -> str:
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of the canonical JSON of `value`, as hex."""
+    """Return the SHA-256 of the canonical JSON of `value`, as hex."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
@@ -292,8 +292,8 @@ def digest_path(path: Path) -> str:
 
 
 def is_name(name: str, also: str = "") -> bool:
-    """True if a name stays in its folder: letters, digits, `.`, `_`, `-` and the characters of `also`, the first
-    a letter, a digit or `_`; and not too long for a file."""
+    """True if a name can name a file in its folder: it has only letters, digits, `.`, `_`, `-` and characters of
+    `also`, starts with a letter, a digit or `_`, and is not too long."""
     return bool(re.fullmatch(rf"\w[\w.{re.escape(also)}-]*", name)) and len(name.encode()) <= LONGEST_BYTES
 
 

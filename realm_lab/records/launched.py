@@ -1,4 +1,4 @@
-"""Start and stop of this process, single or one of several that share a run. No torch here."""
+"""This process: the launcher's settings, its cores and GPUs, and the signals that stop it. No torch here."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def own_package() -> dict[str, str]:
     """Return environment variables that make `python -m realm_lab...` run the package of this process, even if the
     working folder holds another realm_lab."""
     root, given = Path(__file__).resolve().parents[2], os.environ.get("PYTHONPATH")
-    roots = [] if root.name in ("site-packages", "dist-packages") else [str(root)]  # found without it
+    roots = [] if root.name in ("site-packages", "dist-packages") else [str(root)]  # Python looks there anyway
     paths = [*roots, *([given] if given else [])]
     return {"PYTHONSAFEPATH": "1"} | ({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})
 
 
 def slurm_job() -> str:
-    """The SLURM job of this process in SLURM's notation: 17, or 17_3 in an array; "" outside of one.
-    (SLURM_JOB_ID of an element may be the number of the whole array.)"""
+    """Return the SLURM job of this process in SLURM's notation: 17, or 17_3 in an array; "" outside of a job. (In an
+    array, SLURM_JOB_ID may be the number of the whole array.)"""
     array, element = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{element}" if array and element else os.environ.get("SLURM_JOB_ID", "")
 
 
 def exit_on_signals() -> None:
-    """End the process at a signal to stop. The training loop handles signals itself; outside of it there is nothing
-    to save."""
+    """Make signals to stop end the process. The training loop handles signals itself; elsewhere there is nothing to
+    save."""
     for number in STOP_SIGNALS:
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
 
@@ -65,8 +65,8 @@ def cores() -> int:
 
 
 def _quota(listed: Path, mounted: Path) -> float | None:
-    """Return the least number of cores that the control groups of this process allow (versions 1 and 2); None: no
-    limit. A container may see its group mounted as the root, but listed by its name on the host."""
+    """Return the smallest number of cores that a control group of this process allows (versions 1 and 2); None: no
+    limit. In a container, a group may be listed by its name on the host, but mounted as the root."""
     found = []
     for line in listed.read_text().splitlines() if listed.is_file() else ():
         _, controllers, name = line.split(":", 2)
@@ -84,8 +84,8 @@ def _quota(listed: Path, mounted: Path) -> float | None:
 
 
 def _allocated() -> int | None:
-    """Return the cores that SLURM gave this process; None outside of a job. One of several tasks of a step has those
-    requested per task, or one; other processes have all cores of the step or the job on the node."""
+    """Return the number of cores that SLURM gave this process; None outside of a job. One of several tasks of a step
+    has the cores requested per task, or one; another process has all cores of the step or the job on the node."""
     if int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
         return int(os.environ.get("SLURM_CPUS_PER_TASK", "1"))
     found = os.environ.get("SLURM_CPUS_ON_NODE")

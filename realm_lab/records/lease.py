@@ -1,8 +1,8 @@
 """Leases and short locks for processes and machines that share a file system.
 
-A lease is a JSON file with the process that holds it and the time of its last sign of life. It ends when it is
-released, when its process is dead (seen at once on the same machine), or when it has been silent for too long: a hung
-process, or one of a machine that went away. Machines may have different clocks: a lease is taken over only if this
+A lease is a JSON file with the process that holds it and the time of its last sign of life. A lease ends when it is
+released, when its process is dead (seen at once on the same machine), or when it has been silent for too long, since
+the process hangs or its machine went away. Machines may have different clocks, so a lease is taken over only if this
 process saw it unchanged for the whole limit, by a monotonic clock. The time by the holder's clock is only displayed.
 """
 
@@ -34,7 +34,7 @@ SAME_START_SECONDS = 2.0  # boot times are exact only to a second
 @dataclass(frozen=True)
 class Owner:
     """One process. `born`: its start in unix seconds, which distinguishes it from a later process with the same number.
-    `boot`: the start of its machine, which on Linux moves together with `born` when the clock is set; 0 if unknown.
+    `boot`: the start of its machine, which on Linux changes as much as `born` when the clock is set; 0 elsewhere.
     `job`: the SLURM job that it runs in."""
 
     host: str
@@ -75,8 +75,8 @@ def _boot_time() -> float:
 
 @contextmanager
 def exclusive(path: Path, wait: bool = True) -> Iterator[IO[str] | None]:
-    """Hold a lock until the block ends, and return its file to read and append to; None if another process
-    holds it and `wait` is false. The kernel frees the lock when a process dies."""
+    """Hold a lock until the block ends, and yield its file to read and append to. Yields None if another process
+    holds the lock and `wait` is false. The kernel frees the lock when a process dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a+", encoding="utf-8") as file:
         try:
@@ -103,7 +103,7 @@ class Holder:
 
     @property
     def age(self) -> float:
-        """Seconds since its last sign of life, by two clocks that may differ; not negative."""
+        """Seconds since its last sign of life, at least 0. The holder's clock may differ from this machine's."""
         return max(0.0, time.time() - self.heard)
 
     def __str__(self) -> str:
@@ -117,7 +117,8 @@ _sights: dict[Path, tuple[Holder, float, bool]] = {}  # lease file -> its last c
 
 
 def _look(folder: Path, holder: Holder) -> tuple[float, bool]:
-    """Return when this process first saw the present lease (time.monotonic()), and if a sign of life changed it."""
+    """Return when this process first saw the present content of a lease file (time.monotonic()), and true if its
+    content before was the same lease, so that a sign of life was seen."""
     path = _path(folder, holder.name)
     known = _sights.get(path)
     if known is None or known[0] != holder:
@@ -131,8 +132,8 @@ def is_held(folder: Path, holder: Holder, limit_seconds: float) -> bool:
 
 
 def seems_held(folder: Path, holder: Holder, limit_seconds: float) -> bool:
-    """True if a lease is probably held, for display only. Before this process has seen a sign of life, the time in the
-    lease is compared with this machine's clock, which may differ from the holder's."""
+    """True if a lease is probably held. Until this process has seen a sign of life, this compares the time in the lease
+    with this machine's clock, which may differ from the holder's; so nothing is taken over because of it."""
     if not is_held(folder, holder, limit_seconds):
         return False
     return _look(folder, holder)[1] or holder.age <= limit_seconds

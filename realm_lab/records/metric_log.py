@@ -80,7 +80,7 @@ def scalars(values: Any, separator: str = ".", prefix: str = "") -> Iterator[tup
 
 
 def finite(value: Any) -> float | None:
-    """Return `value` as a float, or None if it is not a number, not finite, or LARGEST and more."""
+    """Return `value` as a float; None if it is not a number, not finite, or not below LARGEST in size."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
         return None
     return float(value)

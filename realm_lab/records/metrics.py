@@ -22,7 +22,7 @@ Split = Literal["test", "dev", "train", ""]
 Part = Literal["retrieval", "own measurements", "answers", "corpus update", "BM25"]  # parts of evaluate, in order
 Better = Literal["up", "down", ""]
 ROUNDING = 1e-6
-FLOOR = 0.02  # share of the scale, at its bad end: values there count as nothing learned
+FLOOR = 0.02  # share of the scale, from its bad end: values in it count as nothing learned
 
 
 @dataclass(frozen=True)
@@ -215,23 +215,23 @@ CURVES: dict[str, Metric] = {metric.name: metric for metric in _CURVES}
 
 
 def metric(name: str) -> Metric:
-    """The metric of that name; one that is not registered is shown under its own name, with no direction."""
+    """Return the metric of that name; for a name that is not registered, a metric with this title and no direction."""
     return METRICS.get(name) or of_kind(name, "results") or Metric(name, name.replace("_", " "), better="")
 
 
 def curve(name: str) -> Metric:
-    """The curve of that name; one that is not registered as in `metric`."""
+    """Return the curve of that name; a name that is not registered is handled as in `metric`."""
     return CURVES.get(name) or of_kind(name, "curve") or Metric(name, name.replace("_", " "), "curve", "", better="")
 
 
 def one_name(name: str) -> str:
-    """The name of a result in tests; `retrieval_utility` is a second name of `retrieval_utility_end`."""
+    """Return the name that a metric has in significance tests: `retrieval_utility` becomes `retrieval_utility_end`."""
     return METRICS[name].key if name in METRICS and METRICS[name].key in METRICS else name
 
 
 @functools.cache  # a report asks for each value of each run
 def of_kind(name: str, source: Source) -> Metric | None:
-    """The metric of that name made from an entry of BY_KIND, whatever its kind; None: no such metric."""
+    """Return the metric of that name, made from the entry of BY_KIND that fits it; None: no entry fits."""
     for pattern in BY_KIND:
         before, after = pattern.name.split("{kind}")
         kind = name[len(before) : len(name) - len(after)]

@@ -23,8 +23,8 @@ LIBRARIES = tuple(
     f"{os.path.realpath(path)}{os.sep}"
     for path in (str(PACKAGE), sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), "/proc", "/sys", "/dev")
 )
-# file -> its time and size when it was first opened (None: it did not exist), and the custom modules that opened it
-# themselves or through a library
+# file -> its time and size when it was first opened (None: it did not exist), and the custom modules that opened it,
+# directly or through a library
 _read: dict[str, tuple[tuple[int, int] | None, set[str]]] = {}
 _written: set[str] = set()
 
@@ -36,8 +36,8 @@ def watch() -> None:
 
 
 def opened_by(modules: Collection[str]) -> dict[Path, bool]:
-    """Return file -> true if it is unchanged since it was opened, for files that these modules, or functions that they
-    called, opened to read. Files of libraries, files that this process wrote and missing files are left out."""
+    """Return the files that these modules, or functions that they called, opened to read: file -> true if it has not
+    changed since. Files of libraries, files that this process wrote and missing files are left out."""
     by_them = {path: one for path, one in _read.items() if path not in _written and not one[1].isdisjoint(modules)}
     now = {path: _version(path) for path in sorted(by_them)}
     return {Path(path): by_them[path][0] == version for path, version in now.items() if version}

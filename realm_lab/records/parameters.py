@@ -33,7 +33,7 @@ def is_system_option(key: str) -> bool:
 
 
 def measuring(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the flat parameters that only set measurements during pre-training; its key leaves them out."""
+    """Return the flat parameters that only set measurements during pre-training; the stage's key leaves them out."""
     names = (f"evaluate.{name}" for name in ("interval_steps", "cloze_sentences", "questions"))
     found = {name: parameters[name] for name in names if name in parameters}
     return found | {name: value for name, value in parameters.items() if name.startswith("pretrain.watch.")}

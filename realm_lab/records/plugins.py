@@ -57,7 +57,7 @@ Code = TypeVar("Code", bound=Callable[..., Any])
 @dataclass(frozen=True)
 class Choice:
     """A plug-in as it is written: its name and the given options, whose names keep their line. `resolved`: parameter ->
-    the plug-in that it names, kept by `Kind.choose` so that each plug-in is found only once."""
+    plug-in that `Kind.choose` found for it, so that each is searched for only once."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -122,7 +122,7 @@ def _is_plain(value: Any) -> bool:
 @dataclass(frozen=True)
 class Plugin(Generic[Code]):
     """A plug-in as it is declared, or as a parameter names it, with its options. `target` is `package.module:object`,
-    imported when it is used. Errors of custom code are UserErrors with its line."""
+    imported when it is used. An error in custom code becomes a UserError with the line of the code."""
 
     name: str
     target: str
@@ -233,8 +233,8 @@ class Kind(dict[str, Plugin[Code]]):
         return replace(plugin, code=code, model=self.examine(parameter, name, code))
 
     def examine(self, parameter: str, name: str, code: Code) -> type[BaseModel] | None:
-        """Find the type of the options of code. UserError: it cannot be called with the arguments of
-        this kind."""
+        """Return the type of the options that `code` takes, if any. UserError: it cannot be called with the arguments
+        of this kind."""
         options = options_type(parameter, name, code)
         check_takes(parameter, name, code, self.takes, has_options=options is not None)
         return options
@@ -282,14 +282,14 @@ def plugin_modules(named: Iterable[str]) -> tuple[str, ...]:
 
 
 def files_of_plugins(name: str) -> list[Path]:
-    """Return the files of that name in the folders of the modules of entry points. UserError: a module fails."""
+    """Return the files called `name` next to the modules that entry points name. UserError: a module fails."""
     import_plugins()
     paths = (Path(str(sys.modules[module].__file__)).parent / name for module in _entry_points())
     return [path for path in paths if path.is_file()]
 
 
 def checked_options(parameter: str, choice: Choice, kind: type[BaseModel] | None) -> BaseModel | None:
-    """The options of a plug-in as a `kind`; None if it has none. UserError: an unknown option or a wrong value."""
+    """Return a plug-in's options as an object of type `kind` or None. UserError: an unknown option or a wrong value."""
     known = kind.model_fields if kind else {}
     for option in choice.options:
         if option not in known:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-FIXED = {1: 8, 5: 4}  # kind of a field -> its bytes
+FIXED = {1: 8, 5: 4}  # kind of a field -> number of its bytes
 TEXT = 2  # kind of a text, bytes or an inner message
 
 

@@ -103,7 +103,7 @@ def is_stage_folder(path: Path) -> bool:
 
 
 class StageRun:
-    """One execution of one stage: runs/stages/<stage>-<key[:12]>/. One process writes, by `open`; others only read.
+    """One execution of one stage: runs/stages/<stage>-<key[:12]>/. One process opens it to write; others only read.
 
     `key` is the stage's full key, or its first characters if only the folder is known.
     """
@@ -293,12 +293,12 @@ class Run:
     engine_version: Unlisted[int] = 0
     cell_key: Unlisted[str] = ""  # equal for runs that differ only in the seed
     last_stage: Unlisted[str] = ""  # the last stage to compute, if its system has more
-    chosen: Unlisted[dict[str, Any]] = dataclasses.field(default_factory=dict)  # values, by tuning or in a trial
+    chosen: Unlisted[dict[str, Any]] = dataclasses.field(default_factory=dict)  # values of its trial or of the tuning
     runs: Unlisted[Path] = Path()  # the folder that it was read from
     states: Unlisted[dict[str, Any]] = dataclasses.field(default_factory=dict)  # stage -> its StageState (state.py)
     environments: Unlisted[dict[str, dict[str, Any]]] = dataclasses.field(default_factory=dict)  # stage -> its env.json
     values: Unlisted[dict[str, float]] = dataclasses.field(default_factory=dict)  # its numbers, once it is complete
-    # part of the evaluation, or metric -> the reason
+    # part of the evaluation, or metric -> the reason why it was not measured
     not_measured: Unlisted[dict[str, str]] = dataclasses.field(default_factory=dict)
 
     @property
@@ -341,7 +341,7 @@ class Run:
 
     @property
     def error(self) -> str | None:
-        """The reason why the stage `stage` does not run, `<stage>: <last line>`; None if nothing is wrong."""
+        """The reason for the state of the stage `stage`, as `<stage>: <reason>`; None if there is none."""
         found = self.states[self.stage].error if self.stage else None
         return None if found is None else f"{self.stage}: {found}"
 

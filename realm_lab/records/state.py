@@ -6,7 +6,7 @@
     CANCELLED   its job was cancelled            FAILED     ended by an error; runs again on request
     COMPLETE    finished, with results
 
-QUEUED and CANCELLED need a scheduler's answer (`jobs`); from the folders they are PENDING or PREEMPTED.
+QUEUED and CANCELLED need a scheduler's answer (`jobs`). Without it the folder decides: PENDING, PREEMPTED or LOST.
 A `Reason` has the cause of a state as fields. Its text is made only here, and never read back.
 """
 

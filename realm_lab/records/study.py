@@ -155,7 +155,7 @@ def study_folder(runs: Path, name: str) -> Path:
 
 
 def write_study_record(runs: Path, record: StudyRecord) -> Path:
-    """Replace the study.json of an earlier plan, unless it has the same content."""
+    """Write study.json over that of an earlier plan, unless it has the same content and is undamaged."""
     path = study_folder(runs, record.name) / "study.json"
     plain = STUDY_RECORD.dump_python(record, mode="json")
     if not path.exists() or read_json(path) != plain or damage(path):

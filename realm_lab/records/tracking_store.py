@@ -1,4 +1,4 @@
-"""The tracking store of a URI: checks that it answers, and never shows its password. No MLflow here."""
+"""URIs of tracking stores: the default, a check that the database answers, hidden passwords. No MLflow here."""
 
 from __future__ import annotations
 
