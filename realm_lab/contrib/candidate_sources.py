@@ -20,13 +20,13 @@ from realm_lab.engine.retrieval.candidate_sources import (
 from realm_lab.engine.retrieval.rows import ABSENT
 from realm_lab.errors import UserError
 
-SPARE = 64  # random rows that are drawn besides four times those wanted, since some may be forbidden
+SPARE = 64  # random rows drawn in addition to four times the wanted ones, since some may be forbidden
 Rows = Annotated[int, Field(ge=0, le=1000)]
 
 
 @register_candidate_source("batch")
 def batch(search: PassageSearch, batch: QueryBatch) -> np.ndarray:
-    """The best of the batch's passages by the current weights: no index is needed (as in-batch negatives)."""
+    """The best of the batch's passages by the current weights (in-batch negatives); no index is needed."""
     if not len(batch.passages_U):
         problem = f"parameter '{PARAMETER}': batch: no sentence of this step has a passage of the knowledge corpus"
         raise UserError(problem, "choose another source, or corpus.pretrain_corpus: same", parameter=PARAMETER)

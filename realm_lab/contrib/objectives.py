@@ -1,8 +1,9 @@
 """Training objectives of other papers: functions of log p(z|x) and log p(y|z,x) as in engine/models/objectives.py.
 
 EMDR2 and Atlas have a reader of all passages at once, p(y|x,Z), independent of p(z|x); a reader of one passage at a
-time uses `set_log_likelihood` instead. Both papers score passages without dropout, realm_lab in the one forward pass of
-training. Attention distillation (Izacard & Grave 2021) needs a decoder: system fid has it (`retriever: distilled`).
+time uses `set_log_likelihood` instead. Both papers score passages without dropout; realm_lab scores them in the forward
+pass of training. Attention distillation (Izacard & Grave 2021) needs a decoder: system fid has it (`retriever:
+distilled`).
 """
 
 # Shapes: B examples, K candidates

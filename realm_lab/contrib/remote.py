@@ -64,7 +64,7 @@ class RemoteLauncher(Launcher):
             write_json(file, task_file(task.job(self._root), task.ranks, task.runs(self._root), self._log(task)))
             self._files[task.name] = file
             self.states[task.name] = StageState("RUNNING", self.start(task, file))
-        # As QUEUED, a task that is started again is waited for by any sweep, even one that does not wait for others.
+        # A task to be started again is shown as QUEUED, so that a sweep that waits for no other process waits for it.
         again = {name for name, count in self._losses.items() if count and self.states[name].state == "PENDING"}
         return {name: state._replace(state="QUEUED") if name in again else state for name, state in self.states.items()}
 

@@ -81,7 +81,7 @@ class Service:
 
 
 def _check(question: str, k: int) -> None:
-    """Check that a question is text and that its answer takes seconds: the next one waits for it."""
+    """Refuse a question that is no text, or would take too long to answer, since the next question waits for it."""
     if not question.strip():
         raise UserError("the question is empty", "ask one")
     if len(question) > LONGEST_QUESTION:

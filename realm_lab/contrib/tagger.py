@@ -24,14 +24,14 @@ _DATE_LABELS = ("DATE", "TIME")  # of taggers with more labels than CoNLL-2003
 
 
 class ModelTagger:
-    """Tags by a token classifier and the date expressions (salient_spans.Tagger)."""
+    """A salient_spans.Tagger: a token classifier finds entities, and `find_dates` date expressions."""
 
     def __init__(self, classify: Any):
         """`classify` is a transformers token-classification pipeline that aggregates."""
         self._classify = classify
 
     def tag_batch(self, texts: Sequence[str], contexts: Sequence[str]) -> list[tuple[Span, ...]]:
-        """Return entities, and the date expressions that no longer entity covers; `contexts` is ignored."""
+        """Return entities and date expressions; of overlapping ones the longest stays. `contexts` is ignored."""
         filled = [text for text in texts if text.strip()]
         found = iter(self._classify(filled, batch_size=TEXTS_TOGETHER) if filled else ())
         return [self._spans(text, next(found) if text.strip() else ()) for text in texts]

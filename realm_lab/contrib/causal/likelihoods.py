@@ -228,8 +228,8 @@ class CausalReader(FrozenReader):
         return self._table.find(list(some))
 
     def _begun(self, bodies: Sequence[str]) -> dict[str, Begun]:
-        """Return the model's states of passages: stored ones, and others, which are read and stored while the disk has
-        room."""
+        """Return the model's stored states of passages. While the disk has room, states of further passages are
+        computed and stored too; without room these passages are left out."""
         begun = {body: found for body in bodies if (found := self._table.states.find(body))}
         new = [body for body in bodies if body not in begun] if self._table.states.has_room() else []
         for body, one in zip(new, self._model.begin([f"{body}\n" for body in new]), strict=True):
@@ -241,7 +241,7 @@ class CausalReader(FrozenReader):
         return "" if row < 0 else str(self.passages.text.row(row)["body"])
 
     def spans(self, sentence: MaskedSentence) -> list[tuple[int, int]]:
-        """Return the masked characters, [first, end), neighbouring wordpieces together."""
+        """Return the spans of masked characters, [first, end); neighbouring masked wordpieces form one span."""
         offsets = encode_batch_plain(self._tokenizer, [sentence.text])[0].offsets
         spans: list[tuple[int, int]] = []
         last = None

@@ -101,7 +101,7 @@ class CausalModel:
                 remedy = "copy the file again, or name another model"
                 raise UserError(f"'{name}' has NaN or infinite values", remedy, path=checkpoint)
         self._model = model.eval().requires_grad_(False)
-        if precision != "float32":  # the last product: in bfloat16 a logit near 10 would be off by up to .03
+        if precision != "float32":  # the last product in float32: in bfloat16 a logit near 10 is off by up to .03
             head = copy.deepcopy(model.get_output_embeddings()).float()
             head.register_forward_pre_hook(lambda module, given: (given[0].float(),))
             model.set_output_embeddings(head)

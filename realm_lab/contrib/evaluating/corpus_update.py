@@ -43,7 +43,7 @@ class CorpusUpdate:
 
     new: Sequence[Path]
     old: Sequence[Path] = ()  # none: the run's own corpus
-    questions: Path | None = None  # None: the run's test questions, if no blanks are asked either
+    questions: Path | None = None  # None: the run's test questions, or no question if there are `clozes`
     clozes: dict[str, Path] = field(default_factory=dict)
     name: str | None = None
 
@@ -113,8 +113,8 @@ def evaluate_update(context: Context, update: CorpusUpdate) -> dict[str, Any]:
 
 
 def documents_of(paths: Sequence[Path], later: bool) -> Iterator[Document]:
-    """Read the documents of files. If a file holds two versions of a document, one after the other, the requested one
-    is used."""
+    """Read the documents of files. If a file has two versions of a document, one after the other, the second one is
+    used if `later`, else the first."""
     none = True
     documents = read_documents(input_files(*paths))
     for document, following in itertools.pairwise(itertools.chain(documents, [None])):
@@ -128,7 +128,7 @@ def documents_of(paths: Sequence[Path], later: bool) -> Iterator[Document]:
 
 
 def prepare_update(context: Context, documents: Iterable[Document], folder: Path) -> PreparedCorpus:
-    """Cut documents into passages as the run's corpus was, into `folder`; an existing result is reused."""
+    """Cut documents into passages like the run's corpus, and write them to `folder`; an existing result is reused."""
     text, prepared = folder / "documents.jsonl", folder / "prepared"
     write_json_lines(text, ({"id": d.id, "title": d.title, "text": d.text} for d in documents))
     own = context.params
@@ -167,7 +167,7 @@ def _questions(context: Context, update: CorpusUpdate) -> list[Question]:
 
 
 def _ask(context: Context, sides: Sides, questions: Sequence[Question], folder: Path) -> dict[str, Any]:
-    """Compute answers with both corpora; one line per question in questions.jsonl."""
+    """Answer the questions with both corpora, write a line per question to questions.jsonl, and return a summary."""
     asked = AskedQuestions(context, questions)
     answers = sides.each(lambda system: system.answer(asked.texts))
     rows = asked.updates(answers)
@@ -184,7 +184,7 @@ def _ask(context: Context, sides: Sides, questions: Sequence[Question], folder: 
 
 
 def _fill(context: Context, sides: Sides, group: str, path: Path, folder: Path) -> dict[str, Any]:
-    """Fill one group of blanks with both corpora; one line per item in cloze-GROUP.jsonl."""
+    """Fill one group of blanks with both corpora, write a line per item to cloze-GROUP.jsonl, and return a summary."""
     longest = context.params.corpus.sentence_length - 2
     items, skipped = cloze_items(read_references(path), context.tokenizer, context.special, longest)
     if not items:

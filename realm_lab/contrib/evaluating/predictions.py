@@ -71,8 +71,8 @@ def read_references(path: Path) -> list[Question]:
 
 
 def scorable(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
-    """Return the questions without blank references, and the ids of questions that are left out, as in `prepare`: all
-    references, or all updated ones, normalise to nothing."""
+    """Return the questions that can be scored, with blank references removed, and the ids of the others. As in
+    `prepare`, a question cannot be scored if all its references, or all updated ones, normalise to nothing."""
     kept, unscorable = [], []
     for question in questions:
         both = question.answers, question.answers_updated or question.answers

@@ -38,5 +38,5 @@ def write_run_file(context: Context, path: Path) -> int:
 
 
 def _plain(identity: str) -> str:
-    """Encode an id without blanks; different ids stay different."""
+    """Percent-encode blanks and % in an id; different ids stay different."""
     return re.sub(r"[\s%]", lambda found: quote(found[0]), identity)

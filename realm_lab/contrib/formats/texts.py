@@ -35,7 +35,7 @@ def _wikitext(file: InputFile, dropped: Dropped) -> Iterator[Document]:
 
     def document() -> Document:
         identity = f"{file.name}:{first}"
-        return Document(identity, title, "\n".join(lines), identity)  # "<unk>" is the title of several
+        return Document(identity, title, "\n".join(lines), identity)  # several articles have the title "<unk>"
 
     for number, line in read_lines(file.path):
         level, heading = _heading(line)

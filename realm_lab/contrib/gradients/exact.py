@@ -59,7 +59,7 @@ class Quality(NamedTuple):
     error = bias + variance are squares, as shares of the exact gradient's square."""
 
     name: str
-    cosine: float  # of the query vectors' gradients of all sentences together, mean over the draws
+    cosine: float  # of the gradient in the query vectors of all sentences together, mean over the draws
     bias: float
     variance: float
     error: float
@@ -137,7 +137,7 @@ def drawn_from(
     batch: Callable[[int], QueryBatch],
     null: bool,
 ) -> Find:
-    """Return the rows of a candidate source for each draw, after the null document if `null`."""
+    """Return a function: number of a draw -> rows that a candidate source finds, after the null document if `null`."""
 
     def rows(draw: int) -> np.ndarray:
         with torch.no_grad():

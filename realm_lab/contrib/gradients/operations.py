@@ -1,4 +1,4 @@
-"""Floating-point operations of a step of pre-training with any candidates, from lengths."""
+"""Floating-point operations of a step of pre-training with given candidates, computed from their lengths."""
 
 # Shapes: N passages, B sentences, K candidates, U distinct documents
 

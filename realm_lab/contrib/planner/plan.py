@@ -129,7 +129,8 @@ def memory(params: Params, work: Workload, passages: int) -> dict[str, float]:
 
 
 def _measured(params: Params, root: Path, text: Text) -> Source:
-    """Read the measurements of this machine, from here or from a machine that shares this folder."""
+    """Read the speeds that were measured on this machine, or on one that shares this folder. UserError: none were, or
+    with another model."""
     path = default_path(root)
     found = read_calibration(path)
     for name, wanted in model_identity(params, text.vocabulary_size).items():

@@ -53,7 +53,7 @@ class Workload(NamedTuple):
 
 
 def without_checkpoint(params: Params) -> Params:
-    """Return the same sizes from scratch: neither speed nor memory depends on the source of the weights."""
+    """Return the parameters without a checkpoint: neither speed nor memory depends on the source of the weights."""
     return params.model_copy(update={"model": params.model.model_copy(update={"checkpoint": None})})
 
 

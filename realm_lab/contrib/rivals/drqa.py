@@ -1,5 +1,5 @@
-"""DrQA (Chen et al. 2017): articles by hashed TF-IDF, all their passages read by LSTMs, the answer the span of largest
-unnormalised exp(start + end) of all passages.
+"""DrQA (Chen et al. 2017): hashed TF-IDF finds articles, LSTMs read all their passages, and the answer is the span with
+the largest unnormalised exp(start + end) in all passages.
 
 The ranking is the released one (tfidf.py); its paragraphs are the passages of the corpus. Passages are retrieved in
 their order in the best article, then in the second, so that recall@k counts k passages of few articles.

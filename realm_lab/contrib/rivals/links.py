@@ -1,7 +1,7 @@
 """Links between passages: a passage links to every passage whose title its body names.
 
-The rule fits every corpus: the toy world's articles and a file's have titles, and few files contain links. Links are
-computed from the stored wordpieces, so that those of an updated corpus are current and no prepared corpus stores them.
+The rule fits every corpus: articles of the toy world and of files have titles, but few files contain links. Links are
+computed from the stored wordpieces, so that an updated corpus has current ones and no prepared corpus stores them.
 A title that is an ordinary word is not left out, though it is named often.
 """
 
@@ -66,7 +66,7 @@ class Links:
 
     def relations(self, rows_N: np.ndarray) -> np.ndarray:
         """Return relations of each pair of some passages, bool [3, N, N]: the first links to the second, the second to
-        the first, and both have one title."""
+        the first, and both have the same title."""
         title_N = self.title_of[rows_N]
         to_NN = np.stack([np.isin(title_N, self._named[row]) for row in rows_N])
         same_NN = (title_N[:, None] == title_N) & ~np.eye(len(rows_N), dtype=bool)

@@ -89,7 +89,7 @@ class PathRetriever(LinkedReader):
     def example(
         self, number: int, path: np.ndarray, is_gold: bool, bm25: np.ndarray, holding: np.ndarray
     ) -> Example | None:
-        """Return a question's path, with negatives from BM25 and from links of the path and of BM25's first ones."""
+        """Return a question's path, with negatives from BM25 and from links of the path and BM25's first passages."""
         if not len(path):
             return None
         near = np.concatenate([bm25, *map(self.links.of, [*path, *bm25[: self.own.first]])])

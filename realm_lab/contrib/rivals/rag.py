@@ -1,5 +1,5 @@
 """RAG (Lewis et al. 2020): a decoder writes after each passage separately, and the answer is marginal over the passages
-of a retriever whose query tower is trained with it.
+of a retriever; its query tower is trained with the decoder.
 
 Decoding is greedy. RAG-Token takes the most likely word of the marginal at each position. RAG-Sequence writes one
 answer from each passage and takes the one of largest marginal probability, each answer scored under every passage (the

@@ -21,7 +21,7 @@ from realm_lab.engine.params.parameters import Params
 
 
 class Written(NamedTuple):
-    """An answer in wordpieces, and log p(y|z,x) under each passage, or the same for all that are read together."""
+    """An answer in wordpieces, and log p(y|z,x) under each passage; it is equal for passages that are read together."""
 
     wordpieces: tuple[int, ...]
     log_reader_K: np.ndarray

@@ -89,7 +89,7 @@ class BilingualWorld(ToyWorld):
         return self._of_knowledge(first, second), restated
 
     def _of_knowledge(self, first: list[Item], second: list[Item]) -> list[Item]:
-        """Return those of an entity's passages, given in the first and in the second language, that are in Z."""
+        """Return the passages of an entity that are in Z. `first`, `second`: its passages in each language."""
         return {"first": first, "second": second, "both": first + second}[self._language]
 
     def sentences(self, split: str) -> Iterator[tuple[Sentence, int]]:

@@ -81,7 +81,7 @@ class DrawnWorld(TripleWorld):
     def beside_filler(
         self, text: str, relation: Relation, kind: str, subject: str, named: str, rng: np.random.Generator
     ) -> str:
-        """Return no further sentence: a picture contains only its fact."""
+        """Add no sentence to the text of a picture, which contains only its fact."""
         return text if MARK in text else super().beside_filler(text, relation, kind, subject, named, rng)
 
 
@@ -141,7 +141,8 @@ class Painter:
         return [ids[at : at + self._pieces] for at in range(0, len(ids), self._pieces)]
 
     def _written(self, name: str) -> list[int]:
-        """The first way of each piece of a name, then blanks; a piece is three letters, or two digits of a year."""
+        """Return the number of the first patch of each piece of a name, then of blanks. A piece is three letters, or
+        two digits of a year."""
         width = 2 if name.isdigit() else 3
         pieces = [self._places[name[at : at + width]] for at in range(0, len(name), width)]
         return [*pieces, *[self._blank] * (self._pieces - len(pieces))]

@@ -19,8 +19,8 @@ from realm_lab.engine.worlds.source import ToySource
 from realm_lab.engine.worlds.world import ToyWorld
 
 # Share of filler articles whose passages are triples, for news wordings and others alike. With a larger share, the
-# reader sees too little text to learn to copy. A reader that copies from any triple or picture, whatever its relation,
-# makes each wrong one worse than no passage.
+# reader sees too little text to learn to copy. If a reader copies from any triple or picture, whatever its relation,
+# each wrong one is worse than no passage.
 TRIPLE_SHARE = 0.4
 
 

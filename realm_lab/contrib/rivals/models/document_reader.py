@@ -104,7 +104,7 @@ class DocumentReader(nn.Module):
         return logits_NLW
 
     def _aligned(self, passage_NPE: Tensor, question_NQE: Tensor, mask_NQ: Tensor) -> Tensor:
-        """Return the question as each word of the passage attends to it, by one projection of both."""
+        """Return the mean of the question's words for each word of the passage, weighted by its attention to them."""
         score_NPQ: Tensor = self.align(passage_NPE).relu() @ self.align(question_NQE).relu().transpose(1, 2)
         return score_NPQ.masked_fill(~mask_NQ[:, None], NO_SPAN).softmax(2) @ question_NQE
 

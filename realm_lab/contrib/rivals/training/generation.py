@@ -90,12 +90,12 @@ class GenerationTask(ModelsTask):
 
 
 class CopyingTask(GenerationTask):
-    """GenerationTask for texts that can be copied from their passage. A decoder that does not learn to is flagged."""
+    """GenerationTask for texts that can be copied from their passage. A decoder that does not learn it is flagged."""
 
     _loss = 0.0  # of the last step
 
     def train_step(self, step: int) -> dict[str, float]:
-        """Run one step. The last step's loss is kept: it shows if the decoder copies, since its blanks are new."""
+        """Run one step. The last step's loss is kept: its blanks are new, so it shows if the decoder copies."""
         values = super().train_step(step)
         self._loss = values["loss"] if step + 1 == self.total_steps else 0.0
         return values
