@@ -1,7 +1,7 @@
 """Studies without any effect, eight cells times two metrics with eight seeds: how many have a false difference?
 
 `python -m benchmarks.false_alarms` simulates 2,000 with normal differences, and 2,000 with the skewness of comparisons
-of the committed studies, and prints the rates next to what `realm-lab verdict --calibrate` states. The tests that
+of the committed studies, and prints the rates next to those that `realm-lab verdict --calibrate` states. The tests that
 judge the studies are computed as in a report (`step_down_max_t`), one study at a time; and again with a look after each
 seed from the fourth on (`seeds: {until: decided}`).
 """

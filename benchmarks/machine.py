@@ -47,7 +47,7 @@ def matrix_peak(precision: str, least_seconds: float, device: torch.device = CPU
 
 
 def bandwidth(tiny: bool, device: torch.device = CPU) -> float:
-    """Bytes per second that the memory moves while it is copied to itself: reads plus writes."""
+    """Bytes per second that are read and written while a tensor is copied within the device's memory."""
     source = torch.zeros((COPIED_BYTES >> 8 if tiny else COPIED_BYTES) // 4, device=device)
     target = torch.empty_like(source)
     return 2 * source.nbytes / best_seconds(partial(target.copy_, source), 0.0, device)

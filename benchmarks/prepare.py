@@ -86,7 +86,8 @@ def measure(folder: Path, sizes: list[int], full: int, workers: int, tiny: bool 
 
 
 def pool(count: int) -> list[str]:
-    """Sentences of words with a long tail; an eighth has letters beyond ASCII, as in Wikipedia."""
+    """Sentences of words whose frequencies have a long tail; an eighth of them has letters beyond ASCII, as in
+    Wikipedia."""
     rng = numpy_generator(0, "benchmark-prepare")
     letters = np.array(list("etaoinshrdlucmfwygpbvk"))
     words = ["".join(letters[rng.integers(len(letters), size=size)]) for size in rng.integers(2, 11, WORDS)]
@@ -113,7 +114,7 @@ def write_text_file(path: Path, sentences: list[str], documents: int) -> None:
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
-    """A job in a separate process, with the peaks of its memory and of its workers'."""
+    """Run a job in a separate process; returns its result, with peaks of the memory of the process and its workers."""
     environment = os.environ | {"RAYON_NUM_THREADS": str(job["workers"]), "TOKENIZERS_PARALLELISM": "true"}
     command = [sys.executable, "-m", "benchmarks.prepare", "--job", json.dumps(job)]
     peaks = {"parent": 0, "worker": 0, "together": 0}

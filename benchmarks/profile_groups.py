@@ -38,8 +38,8 @@ REST = "other operators"
 def grouped_profile(
     work: Callable[[], object], device: torch.device = CPU, trace: Path | None = None
 ) -> dict[str, float]:
-    """Share of the wall-clock time of one call of `work` by group, largest first; time outside them is Python. On a
-    device the time of each operator's kernels counts, and the rest is `device idle`. `trace`: a file for all
+    """Shares of the wall-clock time of one call of `work` by group, largest first; time without an operator is Python.
+    On a device the time of each operator's kernels counts, and the rest is `device idle`. `trace`: a file for all
     events, for chrome://tracing (.gz: compressed)."""
     work()
     on_host = device.type == "cpu"

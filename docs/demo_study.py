@@ -1,4 +1,4 @@
-"""`make demo-study`: train the finished study of `realm-lab demo`, and take it over into the package."""
+"""`make demo-study`: train the finished study of `realm-lab demo`, and copy it into the package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEFT_OUT = "env.json", "code.patch", "lease"  # of a stage: they name the machin
 
 
 def collect(root: Path) -> None:
-    """Take the stages of the finished study over into the package, without names of the user and the machine."""
+    """Copy the stages of the finished study into the package, without names of the user and the machine."""
     target = demo.FOLDER / "stages"
     shutil.rmtree(target, ignore_errors=True)
     for run in demo.planned(root).runs:
@@ -31,7 +31,7 @@ def collect(root: Path) -> None:
 
 
 def main(root: Path) -> None:
-    """Train the study in the project ROOT, unless the present code did it, and take it over."""
+    """Train the study in the project ROOT, unless the present code has done so, and copy it into the package."""
     asked = Sweep(demo.FOLDER / "demo.yaml", root, params_path=demo.FOLDER / "params.yaml", retry_failed=True,
                       overrides={"launch.other_code": "fresh"})  # fmt: skip
     if asked.run():

@@ -2,8 +2,8 @@
 
     python docs/mlflow_screenshots.py --runs runs --study masking
 
-mirrors the runs into a database of its own, starts MLflow's server on 127.0.0.1 and drives Debian's Chromium. Written
-are docs/mlflow-compare.png (what the link of the study opens) and docs/mlflow-study.png (its list of runs).
+mirrors the runs into a separate database, starts MLflow's server on 127.0.0.1 and drives Debian's Chromium. Written
+are docs/mlflow-compare.png (the page that the study's link opens) and docs/mlflow-study.png (the list of its runs).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CURVES = ("pretrain/retrieval_utility", "pretrain/recall_at_5")
 
 @contextmanager
 def served(uri: str, *options: str) -> Iterator[str]:
-    """MLflow's server over a database, with more of its options, for as long as the block runs; its address."""
+    """Run MLflow's server over a database, with further options, until the block ends; yields its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -76,7 +76,7 @@ def served(uri: str, *options: str) -> Iterator[str]:
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """Debian's Chromium."""
+    """Start Debian's Chromium until the block ends."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as tools:
@@ -87,8 +87,8 @@ def chromium() -> Iterator[Any]:
 
 @contextmanager
 def browser_tab(browser: Any, server: str, width: int = 1366, height: int = 900) -> Iterator[Any]:
-    """A tab of a browser that has never been there, reaches the server and nothing else; `tab.outside` lists what else
-    it asked for."""
+    """Open a new tab, which can reach only the server. `tab.outside` lists the other addresses that the tab asked
+    for."""
     tab = browser.new_page(viewport={"width": width, "height": height})
     tab.set_default_timeout(WAIT_MS)
     tab.outside = []
@@ -114,7 +114,7 @@ def experiment_of(uri: str, study: str) -> str:
 
 
 def open_view(tab: Any, server: str, experiment: str, mode: str = "CHART") -> None:
-    """The saved view of a study, as the link of `realm-lab mirror` opens it; `mode` TABLE: its list of runs."""
+    """Open the saved view of a study, as the link of `realm-lab mirror` does; `mode` TABLE: its list of runs."""
     tab.goto(server + link(experiment).replace("CHART", mode), wait_until="domcontentloaded")
     tab.get_by_text("Group: ").or_(tab.get_by_title("Group: ")).first.wait_for()
     close_assistant(tab)
@@ -124,14 +124,14 @@ def open_view(tab: Any, server: str, experiment: str, mode: str = "CHART") -> No
 
 
 def close_assistant(tab: Any) -> None:
-    """MLflow offers its assistant in a panel over the page."""
+    """Close the panel over the page in which MLflow offers its assistant."""
     close = tab.locator('[data-component-id="mlflow.assistant.chat_panel.close"]')
     if close.count():
         close.first.dispatch_event("click")  # a click scrolls first, which the panel does not always let it do
 
 
 def study_picture(tab: Any, server: str, experiment: str, path: Path) -> None:
-    """The list of a study's runs, grouped by cell, all groups open."""
+    """Take the picture of the list of a study's runs, grouped by cell, all groups open."""
     open_view(tab, server, experiment, "TABLE")
     tab.screenshot(path=path)
 
@@ -143,7 +143,8 @@ def chart(tab: Any, metric: str) -> Any:
 
 
 def compare_picture(tab: Any, server: str, experiment: str, path: Path) -> None:
-    """What the link of a study opens: mean curves over the seeds, a color for each cell, and its scores as bars."""
+    """Take the picture of the page that a study's link opens: mean curves over the seeds, a color for each cell, and
+    scores as bars."""
     open_view(tab, server, experiment)
     for metric in CURVES:
         chart(tab, metric).locator(".scatterlayer .js-line").first.wait_for()

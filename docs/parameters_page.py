@@ -95,7 +95,7 @@ def _defaults(key: str) -> str:
     shown = values_of_presets()[key]
     if key == OPTIONS:
         return "[Systems](systems.md)"
-    presets: dict[str, list[str]] = {}  # of each other value
+    presets: dict[str, list[str]] = {}  # value other than the default -> its presets
     for preset, value in shown.items():
         if value != shown["paper"] and key != "preset":
             presets.setdefault(value, []).append(preset)

@@ -1,8 +1,8 @@
 """Write the pages of the site into build/docs: those of docs/, the committed reports and the notebook.
 
-Any builder that reads mkdocs.yml then makes the site (`make docs`). Links that are right on GitHub point into the site,
-and equations are MathML, which needs no script. Cells of tables carry the header of their column, since a phone stacks
-them (extra.css). The first page has the version, and a link to the repository if the clone has a remote `origin`.
+Any builder that reads mkdocs.yml then makes the site (`make docs`). Links that work on GitHub are changed to work in
+the site, and equations to MathML, which needs no script. Cells of tables carry the header of their column, since a phone
+stacks cells (extra.css). The first page has the version, and a link to the repository if a remote `origin` exists.
 """
 
 import json
@@ -28,7 +28,7 @@ ALONE = "---\nsearch: {exclude: true}\nhide: [navigation, toc]\n---\n"  # no sid
 
 
 def main() -> None:
-    """Write every page anew."""
+    """Write every page again."""
     shutil.rmtree(PAGES, ignore_errors=True)
     reports = [path for pattern in REPORTS for path in (ROOT / "reports").glob(pattern)]
     for path in [*(ROOT / "docs").glob("*.*"), *reports]:
@@ -85,7 +85,8 @@ def in_the_site(markdown: str) -> str:
 
 
 def _labelled(table: re.Match) -> str:
-    """Give each cell but the first of a row the header of its column; a brace outside code would end the label."""
+    """Label each cell of a row except the first with the header of its column. A cell with a brace outside code is left
+    out, since the brace would end the label."""
     head, line, *rows = table[0].splitlines()
     labels = [re.sub(r'[*`"<>]', "", re.sub(r"\]\(.*?\)|\[", "", label)).strip() for label in CELLS.split(head)]
     written = []

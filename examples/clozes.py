@@ -36,7 +36,7 @@ from realm_lab.errors import UserError
 
 LEAST_SHARED = 0.4
 COMMON_RUN = 50  # items; a run of words in more of them is a phrase, not a copy
-RECURS = range(1, 21)  # number of other groups of copies that have a span which is masked
+RECURS = range(1, 21)  # a span may be masked if this many other groups of copies have it
 WORDS = 60  # the most of an item that is cut from a document
 WORDS_BEFORE = 3  # before a span in its sentence: a causal language model needs some
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
@@ -124,7 +124,7 @@ def having_spans(items, group, taken):
 
 
 def sentence_start(text, place):
-    """About the start of the sentence that has the character at `place`."""
+    """The approximate start of the sentence that has the character at `place`."""
     return max(text.rfind(mark, 0, place) + len(mark) if mark in text[:place] else 0 for mark in (". ", "? ", "! "))
 
 

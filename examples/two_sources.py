@@ -3,8 +3,8 @@
     python examples/two_sources.py --knowledge TEXT [TEXT ...] --texts TEXT [TEXT ...]
 
 TEXT is a file in any format that realm_lab reads. The documents of Z are about their titles, as first paragraphs of
-Wikipedia are. A sentence of X is used if it names a title of Z and has a span (by the rule tagger) that the passage
-with this title has too, and at most 20 passages of Z. So X is not Z (section 4.3 of the paper), and sentences and
+Wikipedia are. A sentence of X is used if it names a title of Z and has a span (by the rule tagger) that is also in the
+passage with this title, and in at most 20 passages of Z. So X is not Z (section 4.3 of the paper), and sentences and
 passages are about the same facts, as in T-REx (Elsahar et al. 2018). Written are
 
 data/two_sources/knowledge.jsonl        Z
@@ -68,7 +68,7 @@ class Knowledge:
 
 
 def spans_asked(text, context, knowledge, tagger):
-    """The spans of a sentence that the passage of a title in it has, and few others have."""
+    """The spans of a sentence that are also in a passage whose title the sentence names, and in few others."""
     named = knowledge.named(text)
     if not named:
         return []

@@ -1,5 +1,5 @@
 """A control for random_masks_rates.yaml: the marginal likelihood with log p(y|z,x) shuffled among the candidates.
-With the gate, for robust_controls.yaml."""
+`gated_shuffled`, the same with a gate, is for robust_controls.yaml."""
 
 from __future__ import annotations
 
