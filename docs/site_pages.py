@@ -1,7 +1,7 @@
 """Write the pages of the site into build/docs: those of docs/, the committed reports and the notebook.
 
 Any builder that reads mkdocs.yml then makes the site (`make docs`). Links that work on GitHub are changed to work in
-the site, and equations to MathML, which needs no script. Cells of tables carry the header of their column, since a phone
+the site, and equations to MathML, which needs no script. Cells of tables have the header of their column, since a phone
 stacks cells (extra.css). The first page has the version, and a link to the repository if a remote `origin` exists.
 """
 

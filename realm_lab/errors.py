@@ -1,5 +1,5 @@
-"""The one exception a user is meant to see, values with their line in a file, suggestions for a wrong name, and
-packages that may be missing."""
+"""UserError, the one exception that a user is meant to see; values with their line in a file; suggestions for a wrong
+name; packages that may be missing."""
 
 import difflib
 from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -24,10 +24,10 @@ from realm_lab.records.run import StageRun
 from realm_lab.records.run_lease import LOST_CODE
 from realm_lab.records.state import Cause, Reason, StageState
 
-LAST_CHARACTERS = 2000  # of the errors of a task file: no more than a pipe takes
+LAST_CHARACTERS = 2000  # of standard error that are printed: no more than a pipe takes
 LOOK_SECONDS = 2.0  # between two looks for a task file
-QUEUE_SECONDS = 10.0  # in which a task that was started elsewhere may take its lease
-MOST_LOSSES = 5  # times that a task is started again after its process elsewhere was gone
+QUEUE_SECONDS = 10.0  # time for a task that was started elsewhere to take its lease
+MOST_LOSSES = 5  # most restarts of a task whose process elsewhere was gone
 
 
 class RemoteLauncher(Launcher):

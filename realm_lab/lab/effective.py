@@ -1,9 +1,9 @@
 """`python -m realm_lab.lab.effective FOLDER`: write files that DVC compares before each of its other stages.
 
 parameters.json has params.yaml with its preset filled in. keys.json has a digest of the keys of each stage of the
-default pipeline, which also change with the content of files. code.json has, for each stage, a digest of its code and
+default pipeline; keys also change with the content of files. code.json has, for each stage, a digest of its code and
 of the code of the stages before it. studies/NAME.json has such digests for a study that dvc.yaml names, and the changes
-of its code. DVC runs this first, so that wrong parameters are refused before any work.
+of its code. DVC runs this module first, so that wrong parameters are refused before any work.
 """
 
 import sys
@@ -43,7 +43,7 @@ def write_effective(source: Path, folder: Path) -> None:
 
 
 def _studies(pipeline: Path) -> list[str]:
-    """Return the studies that a dvc.yaml names in its first lines."""
+    """Return the studies that a dvc.yaml lists in its `vars`."""
     variables = read_yaml(pipeline).get("vars", []) if pipeline.exists() else []
     return [name for one in variables if isinstance(one, dict) for name in one.get("studies", [])]
 

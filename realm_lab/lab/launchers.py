@@ -66,7 +66,7 @@ SHORT = {
 
 
 class Part(BaseModel):
-    """A frozen group of keys of a file, whose values keep their line; an unknown key is an error."""
+    """A group of keys in a file, frozen. Its values keep their line; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -141,7 +141,7 @@ class LauncherSettings(Part):
 def on_cluster(
     settings: LauncherSettings, root: Path, profile: str | None, given: Mapping[str, Any]
 ) -> LauncherSettings:
-    """Override a study's settings by a profile, and both by the `given` ones. A profile is a file, or a name in
+    """Override a study's settings by a profile, and both by the settings `given`. A profile is a file, or a name in
     ROOT/profiles or ~/.config/realm_lab. UserError: no such file, or no such setting."""
     values, where = settings.slurm.model_dump(exclude_unset=True), "--slurm"
     if profile is not None:
@@ -308,7 +308,7 @@ class Launcher:
         if task.is_done(self._root):
             return StageState("COMPLETE")
         failed = [status for status in task.failures(self._root) if status not in self._failed[task.name]]
-        if failed:  # in another process, meanwhile
+        if failed:  # it failed in another process meanwhile
             return StageState("FAILED", reason=error_of(failed[0]))
         other = self.other_writer(task)
         if other is not None:

@@ -92,7 +92,7 @@ def _restorable(root: Path) -> Iterator[None]:
 
 
 def show(stage: str, plan: StudyPlan, root: Path) -> None:
-    """Print the work that `run` would do, and its state; nothing is trained."""
+    """Print the work that `run` would do, and the states of runs; nothing is trained."""
     records = (root / "data" / "records").glob("*/*")
     if absent := sum(not (root / "runs" / "stages" / record.name / "status.json").exists() for record in records):
         print(f"runs/ lacks {absent} finished stages, which DVC keeps: they are put back first")

@@ -1,5 +1,5 @@
 """Turn a study's file into its runs: every cell at every seed with its resolved parameters and keys. No results are
-read here; wanted.py chooses the runs that are wanted after the results so far."""
+read here; wanted.py chooses among these runs by the results so far."""
 
 from __future__ import annotations
 
@@ -336,7 +336,7 @@ def default_plan(params: Params, name: str = DEFAULT) -> StudyPlan:
 
 
 def check_parts(params: Params) -> None:
-    """Refuse, before any work, a plug-in that fails when it is tried, or an unknown device."""
+    """Raise a UserError, before any work, for a plug-in that fails when it is tried, or for an unknown device."""
     for settings in phases(params.pretrain).values():
         check_masking(settings)
         check_refresh(settings.refresh)

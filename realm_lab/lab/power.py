@@ -53,7 +53,7 @@ class Planned:
 
     metric: Metric
     cell: str
-    deltas: dict[int, float]  # by seed, of the pilot; empty: `spread` comes from other cells
+    deltas: dict[int, float]  # seed -> difference in the pilot; empty: `spread` comes from other cells
     spread: Spread | None
     delta: float | None  # the largest difference that does not matter
     detectable: dict[int, Detectable | None]  # number of seeds, at most -> the detectable difference

@@ -107,7 +107,7 @@ def expected_time(plan: StudyPlan, runs: Sequence[Run], root: Path, most: int | 
     for node, run in stages_left(runs, states):
         if run.cell not in hours:
             unknown.add(run.run_key)
-        elif node[0] != "prepare":  # which needs no device
+        elif node[0] != "prepare":  # preparing needs no device
             value = hours[run.cell][node[0]]
             todo[node] = max(todo.get(node, 0.0), value)
             alone[run.run_key] = alone.get(run.run_key, 0.0) + value

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Results:
-    """The results of runs as their folders have them at the last look. Values of a complete run are read once.
-    `retry_failed`: a failed run may still be tried again here. `ended`: keys of runs whose tasks of this process have
-    ended."""
+    """The results of runs, read from their folders: states at the last look, and values of a complete run once.
+    `retry_failed`: this process may still try a failed run again. `ended`: keys of runs whose tasks in this process
+    have ended."""
 
     def __init__(self, root: Path, *, retry_failed: bool = False):
         self.root, self._runs, self.retry_failed = Path(root), Path(root) / "runs", retry_failed

@@ -39,7 +39,7 @@ UNREACHED = re.compile(
     re.IGNORECASE,
 )
 ASK_FOR_IT = "ask its administrator, or look at SLURM_CONF and the munge and slurmctld services"
-NO_REASONS = {"None", "BeginTime", "Cleaning"}  # squeue's reasons that explain no waiting
+NO_REASONS = {"None", "BeginTime", "Cleaning"}  # reasons of squeue that do not explain why a job waits
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _rank(state: StageState) -> tuple[bool, int]:
 
 
 def job_states(root: Path, study: str, jobs: Collection[SubmittedJob]) -> dict[str, StageState]:
-    """Return task -> state of its job: SLURM reports whether it waits or runs, the stages' files how it ended."""
+    """Return task -> state of its job: from SLURM while the job waits or runs, then from the files of its stages."""
     known = look_up({job.job for job in jobs})
     forgotten = [job for job in jobs if job.job not in known]
     known |= accounts({job.job for job in forgotten if not all(run.is_complete() for run in job.runs(root))})

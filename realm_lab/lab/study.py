@@ -175,7 +175,8 @@ class Study(StudyFile):
     """More sections of the report: the name of one, or `package.module:Class`."""
 
     def settings(self, cell: StudyCell, common: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings of a cell, which override params.yaml. UserError: it sets one of `common` (--set)."""
+        """Return the settings of a cell, which override params.yaml. UserError: the cell and `common` (--set) both set
+        a parameter."""
         for key in common:
             if key in cell.overrides:
                 message = f"variant '{cell.name}' changes '{key}', which --set {key} would undo; leave it out"
@@ -222,7 +223,7 @@ class Search(StudyFile):
         return self.metric if self.metric in CURVES else "retrieval_utility"
 
     def as_data(self, baseline: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the search in plain data. `baseline`: the values of its parameters before the search."""
+        """Return the search as plain data. `baseline`: the values of the searched parameters before the search."""
         return {
             "name": self.name,
             "question": self.question,
@@ -419,7 +420,7 @@ def changes_title(changes: Mapping[str, Any]) -> str:
 
 
 def early_changes(document: Any) -> None:
-    """Move the changes during pre-training to its steps 1, 2, ..., in place, for runs of few steps."""
+    """Edit a study's document so that changes during pre-training come at steps 1, 2, ...; for runs of few steps."""
     found = list(_changes_in(document))
     steps = sorted({int(step) for changes in found for step in changes})
     for changes in found:

@@ -123,7 +123,7 @@ class Sweep:
                 self._report()
             how = "the jobs go on" if launcher.detached else "stopped after checkpoints"
             say(f"{how}; `realm-lab sweep {self.path}` goes on from there")
-            return 128 + signals[0] if signals else int(left.code or 0)  # code of a training loop
+            return 128 + signals[0] if signals else int(left.code or 0)  # the exit code of a training loop
 
     def _preview(self) -> None:
         """Print what would be run."""
@@ -198,7 +198,7 @@ class Sweep:
         lock = study_folder(self.root / "runs", self.study.name) / "report.lock"
         while not self._is_left_to_a_queue(tasks):
             self.results.look_again()
-            if self._is_tuning or self.study.search is not None:  # with the ends of trials
+            if self._is_tuning or self.study.search is not None:  # to record which trials have ended
                 record_study(self.study, self.root, self.results)
             with exclusive(lock) if self.join else nullcontext():
                 is_there = self.join and before != self._coverage() and self._is_reported()
@@ -254,7 +254,7 @@ class Sweep:
 
     def _again(self, states: Mapping[str, StageState]) -> list[Task]:
         """Submit again, at most MOST_SUBMISSIONS times each, tasks that a queue ended without a fault: preempted tasks,
-        and tasks that lacked a stage of these. Tasks that somebody cancelled are left out, and tasks that need them."""
+        and tasks that need them. Tasks that somebody cancelled, and tasks that need these, are left out."""
         if not self.by.detached:
             return []
         ended = {name: states[name] for name in self._tasks.keys() & states.keys()}

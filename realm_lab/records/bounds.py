@@ -14,7 +14,7 @@ class Bound(NamedTuple):
     is_upper: bool
     limit: float
     unit: str
-    counts_at_end: bool = False  # crossed at the last step, it flags the run without `patience_steps`
+    counts_at_end: bool = False  # a crossing at the last step flags the run even before `patience_steps`
 
     def is_crossed(self, value: float) -> bool:
         """True if a value is out of bounds or NaN."""

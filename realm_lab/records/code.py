@@ -137,7 +137,7 @@ def package_modules() -> list[str]:
 
 
 def reach_working_folder() -> None:
-    """Make modules of the working folder importable, as under `python -m`, after everything installed."""
+    """Make modules of the working folder importable, as under `python -m`, but search it after everything installed."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
 

@@ -170,7 +170,7 @@ class CodeStates:
         return path.relative_to(project).as_posix() if project in path.parents else str(path)
 
     def _file_digest(self, path: Path) -> str:
-        """Return the digest of a file, for Python code without comments; MISSING if there is no file."""
+        """Return the digest of a file (of Python code: without its comments); MISSING if there is no file."""
         if not path.is_file():
             return MISSING
         return self._reader.source(path) if path.suffix == ".py" else digest_file(path)[:DIGITS]

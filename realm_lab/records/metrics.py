@@ -79,7 +79,7 @@ class Metric:
         return low - ROUNDING <= value <= high + ROUNDING
 
     def check_delta(self, largest: float) -> None:
-        """Check the largest difference that does not matter. UserError: it is no number above 0 and below the range."""
+        """Check the largest difference that does not matter. UserError: it is not a number between 0 and the range."""
         if isinstance(largest, bool) or not 0 < largest < math.inf:
             problem = f"delta of {self.name}: {largest} is no finite number above 0"
             raise UserError(problem, "correct it", value=largest)

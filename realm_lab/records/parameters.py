@@ -13,7 +13,7 @@ ROUNDING = ("device", "ranks", "threads", "token_budget", "micro_batch", "compil
 
 
 def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return recorded parameters by dotted name; each option of a system or of a plug-in has a name."""
+    """Return recorded parameters by dotted name; each option of a system or of a plug-in has a separate name."""
     found: dict[str, Any] = {}
     is_inside_system = prefix.startswith(f"{OPTIONS}.") and prefix != f"{OPTIONS}."
     for key, value in params.items():

@@ -153,7 +153,7 @@ class Plugin(Generic[Code]):
 
     @property
     def named(self) -> str | dict[str, Any]:
-        """The name as a key includes it; for custom code with its digest."""
+        """The name as it enters keys; for custom code, the name with the code's digest."""
         source = self.source
         return self.name if source is None else {"name": self.name, "source": source}
 

@@ -307,7 +307,7 @@ class Run:
         return self.cell if self.trial is None else f"{self.cell}, trial {self.trial}"
 
     def key(self, stage: str) -> str:
-        """Return the key of a stage; for prepare it is the corpus's."""
+        """Return the key of a stage; for prepare, the key of the corpus."""
         return self.corpus_key if stage == "prepare" else self.stages[stage]
 
     def keys(self, until: str = "") -> dict[str, str]:

@@ -26,7 +26,7 @@ def run_values(stages: Mapping[str, StageRun]) -> dict[str, float]:
     values |= dict(scalars(last.results()))
     values |= {m.name: values[m.key] for m in METRICS.values() if m.source == "results" and m.key in values}
     if "pretrain" in stages and (age := last_values(stages["pretrain"]).get("index_staleness_steps_mean")) is not None:
-        values["index_staleness_steps"] = age  # the mean over all steps so far, so its last value
+        values["index_staleness_steps"] = age  # the curve is the mean over all steps so far: its last value counts
     statuses = {name: stage.status() for name, stage in stages.items()}
     seconds = {name: status.wall_seconds for name, status in statuses.items()}
     # processes that shared the stage, each with a separate device

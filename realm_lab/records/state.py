@@ -75,8 +75,8 @@ class Reason:
 
 
 class StageState(NamedTuple):
-    """The state of a stage, or of a launcher's task: with the id of its job ("" without one), why it waits or how it
-    failed, and a stage's status.json."""
+    """The state of a stage or of a launcher's task, the id of its job ("" without one), the reason why it waits or
+    failed, and the stage's status.json."""
 
     state: State
     job: str = ""

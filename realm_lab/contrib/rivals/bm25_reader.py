@@ -1,5 +1,5 @@
-"""BM25 with the span reader: passages by their words, p(z|x) the softmax of BM25's scores, the reader fine-tuned on
-them. It differs from the warm start only in retrieval."""
+"""BM25 with the span reader: BM25 finds the passages, p(z|x) is the softmax of its scores, and the reader is fine-tuned
+on the passages. The system differs from the warm start only in retrieval."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """DPR (Karpukhin et al. 2020): towers trained on questions with their passages, then a reader on retrieved passages,
-which selects one by its [CLS] and answers with the best span of it (section 6.1). With BM25's passages it is
-`bm25_dpr_reader` (the row BM25 of Table 4).
+which selects one by its [CLS] and answers with the best span of it (section 6.1). This reader with BM25's passages is
+the system `bm25_dpr_reader` (the row BM25 of Table 4).
 
 Simplified: the towers come from the warm start, not from plain BERT, and have its projection; the span head is the same
 in all systems here, one softmax over the spans of a passage, and not two, over starts and ends; the last weights are

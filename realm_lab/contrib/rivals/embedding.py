@@ -54,7 +54,7 @@ class EmbeddingOptions(Section):
     @model_validator(mode="before")
     @classmethod
     def _as_in_the_folder(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Fill in the folder's settings, so that the key is the same whether parameters or folder ask for them."""
+        """Fill in the folder's settings, so that the key is the same whether the parameters or the folder set them."""
         return folder_settings(Path(str(given.get("folder"))), given) | given
 
 

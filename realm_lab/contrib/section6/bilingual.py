@@ -1,7 +1,7 @@
 """The toy world in two languages: X, held-out sentences and questions are in the second, Z in either or in both.
 
-The second language has another word for each word (the same in other letters) and reverses every sentence; names
-and years are the same, or in those letters too, so that the languages share no wordpiece.
+In the second language every word is written in other letters, and every sentence is reversed. Names and years stay the
+same, or are in those letters too, so that the languages share no wordpiece.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class BilingualWorld(ToyWorld):
         return word if self._shares_names and word not in self._words else word.translate(LETTERS)
 
     def written(self, value: str) -> tuple[str, ...]:
-        """A value in each language, that of Z first."""
+        """Return a value in each language, the language of Z first."""
         both = (value, self._word(value))
         return tuple(dict.fromkeys(both[::-1] if self._language == "second" else both))
 

@@ -83,7 +83,8 @@ class TripleWorld(ToyWorld):
     def structured(
         self, kind: str, subject: str, value: str, relation: Relation, another: Relation
     ) -> Structured | None:
-        """Return, for TRIPLE_SHARE of the articles, triples of this fact and another, or cards with and without it."""
+        """Return triples of this fact and of another, or cards with and without this fact; None for all except
+        TRIPLE_SHARE of the articles."""
         rng = self._articles_rng
         if self._triples == "none" or rng.random() >= TRIPLE_SHARE:
             return None

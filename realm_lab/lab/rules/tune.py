@@ -101,8 +101,8 @@ def tuned(study: StudyPlan, results: Results) -> Tuned:
 
 
 def trials_of_cell(cell: CellSpace, tuning: Tuning, look: Callable[[dict[str, Any], list[Run]], Trial]) -> list[Trial]:
-    """Return all trials of a cell, each made by `look` from its values and runs. UserError: the space has too few that
-    differ."""
+    """Return all trials of a cell, each made by `look` from its values and runs. UserError: the space has too few
+    different trials."""
     found, keys = list[Trial](), set[str]()
     for values in _proposals(cell, tuning, found):
         try:
@@ -123,7 +123,7 @@ def trials_of_cell(cell: CellSpace, tuning: Tuning, look: Callable[[dict[str, An
 
 
 def _proposals(cell: CellSpace, tuning: Tuning, found: Sequence[Trial]) -> Iterator[dict[str, Any]]:
-    """Yield values of trials; the caller adds valid and different ones to `found`. UserError: there are too few."""
+    """Yield values of trials. The caller adds those that are valid and new to `found`. UserError: these are too few."""
     space, start = cell.space, cell.start
     first = {name: start[name] for name in space}
     yield first
@@ -140,7 +140,7 @@ def _proposals(cell: CellSpace, tuning: Tuning, found: Sequence[Trial]) -> Itera
             )
         yield from (point for point in points if point != first)
     else:
-        for draw in range(MOST_HYPERCUBES):  # a further one only if trials are equal or not valid
+        for draw in range(MOST_HYPERCUBES):  # more than one draw only if trials are equal or invalid
             yield from hypercube(space, start, tuning.trials - 1, draw)
     if len(found) < tuning.trials:
         raise cell.error(f"only {len(found)} combinations of its space differ up to the last stage of a trial")

@@ -37,7 +37,8 @@ class UntilDecided(SeedRule):
 
 
 def until_decided(study: StudyRecord, results: pd.DataFrame, options: UntilDecided) -> dict[str, int]:
-    """Return cell -> number of seeds: one more until its first metric differs from the baseline's or is equivalent."""
+    """Return cell -> number of seeds. It rises until the cell's first metric differs from the baseline's or is
+    equivalent."""
     from realm_lab.evidence.report.comparison import decisions  # brings pandas
 
     wanted = decisions(study, results, study.metrics).wanted

@@ -48,7 +48,7 @@ STATUS_OF = {
     "COMPLETE": "FINISHED",
 }
 PREFIX = "realm_lab/"  # start of the names of experiments
-OURS = ("realm.", "mlflow.")  # tags that the mirror writes; all others are people's
+OURS = ("realm.", "mlflow.")  # the mirror writes tags that start with these; people write all others
 NOTE = "mlflow.note.content"
 KEPT = "\n\n---\n*What you write below this line is kept.*\n"  # in a note, between the generated and the user's part
 # The interface hides tags under "mlflow."; these are only for the mirror.

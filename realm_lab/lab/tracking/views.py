@@ -81,7 +81,7 @@ Group = tuple[StudyRecord | None, list[Run]]  # a study, None for runs of no stu
 
 
 def read_groups(studies: Studies, problems: list[str]) -> dict[str, Group]:
-    """Return experiment -> study and its runs; unreadable ones are added to `problems`."""
+    """Return experiment -> study and its runs. Errors of unreadable records are added to `problems`."""
     runs = studies.runs
     records: dict[str, Run] = {}
     for path in run_paths(runs):

@@ -82,7 +82,7 @@ def _ngrams(tokens: np.ndarray, ignored: frozenset[int]) -> set[tuple[int, ...]]
 
 
 class DocumentReaderTask(ModelsTask):
-    """Training on -log p(start) - log p(end), each a softmax over its passage, as a task of the loop."""
+    """Task of the training loop: minimise -log p(start) - log p(end), each a softmax over its passage."""
 
     def __init__(
         self,

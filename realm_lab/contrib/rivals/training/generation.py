@@ -37,7 +37,7 @@ NOISE_DENSITY, MEAN_SPAN_LENGTH = 0.15, 3.0  # T5's (Raffel et al. 2020, section
 
 
 class GenerationTask(ModelsTask):
-    """-log p(text|input), mean over the examples of a step, as a task of the loop."""
+    """Task of the training loop: minimise -log p(text|input), mean over the examples of a step."""
 
     def __init__(
         self,

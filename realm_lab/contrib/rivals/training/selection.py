@@ -24,13 +24,13 @@ from realm_lab.engine.systems.stages.finetune import FixedPassages, tune
 from realm_lab.engine.training.finetune import FinetuneTask, Found, Spans
 from realm_lab.records.run import StageRun
 
-DEPTH = 100  # passages found in which positives and negatives are drawn (the paper's)
+DEPTH = 100  # positives and negatives are drawn from this many passages found (the paper's)
 MOST_HARD = 0.8  # largest probability of a hard update (the released code's)
 
 
 class SelectionTask(FinetuneTask):
-    """-log p(z+|x) - log p(y|z+,x) for a positive z+ among `finetune.candidates` - 1 negatives, all drawn again in
-    every step from the first DEPTH passages: one that contains the answer, and others that do not.
+    """-log p(z+|x) - log p(y|z+,x) for a positive z+, which contains the answer, among `finetune.candidates` - 1
+    negatives, which do not. All are drawn again in every step from the first DEPTH passages.
 
     This is the marginal likelihood of FinetuneTask over these passages, with p(z|x) from the passage-selection head
     (`finetune.softmax: selected`), since the answer is in only one of them.
