@@ -43,7 +43,7 @@ Figures = Iterator[tuple[str, float | str]]  # name and value of a measurement
 
 
 class Item(NamedTuple):
-    """One entry of the list. `words`: the command behind `python -m`, {} stands for the JSON file that it writes."""
+    """One entry of the list. `words`: the words after `python -m`; {} stands for the file that the command writes."""
 
     name: str
     box_seconds: int

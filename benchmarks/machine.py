@@ -113,7 +113,7 @@ def peak_gibibytes(device: torch.device) -> float | None:
 
 
 def summary(seconds: Sequence[float], items: int, reference: Sequence[float]) -> dict[str, float]:
-    """Median items a second over the repetitions, with the slowest and the fastest, and how much faster `reference` is.
+    """Median, lowest and highest items per second of the repetitions, and how many times as fast `reference` is.
 
     The comparison is made within each repetition, on the same items and in the same minute; its median counts.
     """

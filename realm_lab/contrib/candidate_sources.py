@@ -70,7 +70,7 @@ class Shares(Section):
 
 @register_candidate_source("mixed")
 def mixed(search: PassageSearch, batch: QueryBatch, options: Shares) -> np.ndarray:
-    """Passages of several sources, in this order. A passage that is already there is replaced by its source's next."""
+    """Passages of several sources, in this order. A source's next passage replaces one already there."""
     found_BK = np.empty((len(search.queries), 0), np.int64)
     for name, count in options:
         more = search._replace(wanted=found_BK.shape[1] + count)

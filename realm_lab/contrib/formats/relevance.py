@@ -50,7 +50,7 @@ def _dpr_question(record: Record, dropped: Dropped) -> Iterator[Question]:
 
 
 def _kilt_page(record: Record, dropped: Dropped) -> Iterator[Document]:
-    """Yield a page of the knowledge source without headings, marks of bullets, and the title as first paragraph."""
+    """Yield a page of the knowledge source without headings, bullet marks and a first paragraph that is the title."""
     identity, title = record.identity("wikipedia_id"), record.field("wikipedia_title", str)
     text = record.field("text", object)
     of_the_hub = isinstance(text, dict)

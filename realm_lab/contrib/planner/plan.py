@@ -32,7 +32,7 @@ OF_TABLE = ["search reads memory at the table's bandwidth; no fixed time in a st
 
 
 class Request(NamedTuple):
-    """Settings besides the parameters; None: the prepared corpus's, this machine, or no cost."""
+    """Settings besides the parameters. None: passages of the prepared corpus, this machine, no cost."""
 
     passages: int | None = None
     device: str | None = None
