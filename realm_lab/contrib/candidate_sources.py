@@ -63,14 +63,14 @@ class Shares(Section):
     index: Rows = 0
     """Passages of the index."""
     batch: Rows = 0
-    """Passages of the batch that are not among these."""
+    """Further passages, from the batch."""
     random: Rows = 0
-    """Random passages that are not among these."""
+    """Further passages, drawn at random."""
 
 
 @register_candidate_source("mixed")
 def mixed(search: PassageSearch, batch: QueryBatch, options: Shares) -> np.ndarray:
-    """Passages of several sources, in this order. A source's next passage replaces one already there."""
+    """Passages of several sources, in this order, none twice: the next of the same source replaces it."""
     found_BK = np.empty((len(search.queries), 0), np.int64)
     for name, count in options:
         more = search._replace(wanted=found_BK.shape[1] + count)

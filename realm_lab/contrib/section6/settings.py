@@ -26,7 +26,7 @@ class BilingualOptions(WorldOptions):
     """Another word for each word, and every sentence backwards. Names and years are the same (names_shared), or in
     other letters, so that the languages share no wordpiece."""
     knowledge_language: Literal["first", "second", "both"] = "first"
-    """Language of Z; `both`: each passage in each."""
+    """Language of Z; `both`: each passage once in each language."""
     sentence_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Share of the training sentences that X has: few are a low resource."""
 
