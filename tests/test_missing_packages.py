@@ -14,7 +14,7 @@ from realm_lab.records.files import read_json
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 MISSING = ("dvc", "faiss", "mlflow", "optuna", "sqlalchemy", "submitit")  # the packages of the extras
-COMPILER = ("torch._dynamo", "sympy")  # torch's own, which takes a second to import: a plain run does not
+COMPILER = ("torch._dynamo", "sympy")  # torch's compiler: its import takes a second, and a plain run is without it
 STUDY = "question: What?\npreset: smoke\nseeds: [0]\nbaseline: one\ncells: {one: {}}\n"
 
 

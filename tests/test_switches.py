@@ -20,7 +20,9 @@ from tests.factories.switches import BACKEND, BOTH, OPTIONS, SHORT, SWITCHES
 
 STAGES = ("warm_start", "pretrain", "finetune")
 FELT = {"model": "warm_start", "warm_start": "warm_start", "pretrain": "pretrain", "finetune": "finetune"}
-FELT_BEFORE = {"finetune.span_hidden_size": "warm_start"}  # the head of masked words is drawn after that of spans
+FELT_BEFORE = {
+    "finetune.span_hidden_size": "warm_start"
+}  # the span head draws its weights before the head of masked words
 
 
 class Outcome(NamedTuple):

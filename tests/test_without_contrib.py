@@ -22,8 +22,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment with every package of this one, and realm_lab without the folder and without
-    entry points. With the interpreter of this one an editable installation would find the folder."""
+    """The interpreter of a new environment: every package of the current one, and realm_lab without contrib/ and
+    entry points. The current interpreter would find contrib/ if realm_lab is installed as editable."""
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     [packages] = folder.glob("lib/python*/site-packages")

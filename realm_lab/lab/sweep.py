@@ -207,7 +207,7 @@ class Sweep:
             if len(self._known) == known:
                 self._print_json()
                 return code
-        say(f"watch: `realm-lab status {self.study.name}`; when all are complete, the same command again collects "
+        say(f"watch: `realm-lab status {self.study.name}`; when all runs are complete, the same sweep again collects "
             "the results")  # fmt: skip
         self._print_json()
         return code

@@ -48,7 +48,7 @@ def is_disk_full(error: BaseException) -> bool:
 
 @contextmanager
 def room_for(path: Path) -> Iterator[None]:
-    """Turn an error inside about a full disk into DiskFull with `path`; a DiskFull keeps its path."""
+    """If an error inside the block is about a full disk, raise DiskFull with `path`; a DiskFull keeps its path."""
     try:
         yield
     except DiskFull:

@@ -292,6 +292,7 @@ class Run:
     preset: Unlisted[str] = ""
     engine_version: Unlisted[int] = 0
     cell_key: Unlisted[str] = ""  # equal for runs that differ only in the seed
+    fixed: Unlisted[tuple[str, ...]] = ()  # parameters that its system fixes
     last_stage: Unlisted[str] = ""  # the last stage to compute, if its system has more
     chosen: Unlisted[dict[str, Any]] = dataclasses.field(default_factory=dict)  # values of its trial or of the tuning
     runs: Unlisted[Path] = Path()  # the folder that it was read from
@@ -378,6 +379,7 @@ def write_run(runs: Path, run: Run) -> Path:
         stages = {stage: f"stages/{stage}-{key[:KEY_LENGTH]}" for stage, key in run.stages.items()}
         more = {"inputs": {"corpus": run.corpus_key}, "stages": stages}
         content = {name: more[name] if name in more else getattr(run, name) for name in FIELDS}
+        content |= {"fixed": run.fixed} if run.fixed else {}
         write_last(path, content, names=(), name=run.name + run.run_key[KEY_LENGTH:])
     return path
 
@@ -389,6 +391,7 @@ def read_run(path: Path) -> Run:
         folders, corpus = found["stages"], found["inputs"]["corpus"]
         keys = {stage: folder.rpartition("-")[2] for stage, folder in folders.items()}
         kept = {name: found[name] for name in FIELDS if name != "inputs"} | {"stages": keys, "corpus_key": corpus}
+        kept["fixed"] = found.get("fixed", ())
         name = f"{found['system']}-s{found['seed']}-{found['run_key'][:KEY_LENGTH]}"
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"not a record of a run ({error})", "repair or delete the file", path=path) from None

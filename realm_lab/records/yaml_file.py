@@ -36,7 +36,7 @@ def read_yaml(path: Path) -> Any:
             "no such file", "run from the project's folder, give --params FILE, or `realm-lab init FOLDER`", path=path
         ) from None
     except OSError as error:
-        raise UserError(f"cannot be read ({error.strerror})", "give another with --params FILE", path=path) from None
+        raise UserError(f"cannot be read ({error.strerror})", "make it readable", path=path) from None
     except UnicodeDecodeError as error:
         raise UserError(f"not UTF-8 at byte {error.start}", "save the file as UTF-8", path=path) from None
     document = parse_yaml(text, path)

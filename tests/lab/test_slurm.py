@@ -117,7 +117,7 @@ def test_what_is_submitted(fake: Fake, root: Path, make: Any, monkeypatch: pytes
 
 
 def test_a_task_waits_for_a_job_of_an_earlier_submission(fake: Fake, root: Path, make: Any) -> None:
-    """Also for a job of another study, and if a study with a later name had a job that has ended."""
+    """The earlier job may be of another study. A job of the task that has ended does not hide the one that runs."""
     a, b = (f"pretrain-{letter * 12}" for letter in "ab")
     SlurmLauncher(LauncherSettings(slurm=SlurmOptions()), root, "recall").submit([make(a)])
     slurm_launcher(root).submit([make(a), make(b)])

@@ -65,7 +65,11 @@ def write(folder: Path, seed: int) -> None:
             parameter.add_(torch.randn(parameter.shape), alpha=0.3)
         if name == "open_qa":
             model.block_emb = torch.randn(config.num_block_records, config.retriever_proj_size)
-        shared = name in ("scorer", "reader", "open_qa")  # tensors with two names, which it saves only as a pickle
+        shared = name in (
+            "scorer",
+            "reader",
+            "open_qa",
+        )  # with tensors of two names, which save_pretrained writes only as a pickle
         model.eval().save_pretrained(folder / name, safe_serialization=not shared)
         if shared:
             pickled = folder / name / "pytorch_model.bin"

@@ -17,8 +17,8 @@ from realm_lab.engine.training.flops import SPECIALS, encoder_operations, passag
 
 
 class StepOperations:
-    """Cost of a step of pre-training. `reader` None: a causal language model's numbers are looked up, at no cost
-    here."""
+    """Floating-point operations of a step of pre-training. `reader` None: a causal language model reads; its
+    likelihoods are looked up and not counted."""
 
     def __init__(self, params: Params, passages: Passages, reader: EncoderShape | None, embedder: EncoderShape):
         self._settings, self._sentence_length = params.pretrain, params.corpus.sentence_length

@@ -243,7 +243,7 @@ def show_plan(plan: dict[str, Any]) -> None:
 
 
 def _device_time(hours: float) -> str:
-    """Format a duration, in device hours if there are many."""
+    """Format device hours: below 10 as a duration, else in whole hours."""
     return duration(hours * HOUR) if hours < 10 else f"{hours:,.0f} h"
 
 

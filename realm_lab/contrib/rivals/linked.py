@@ -83,7 +83,7 @@ class LinkedReader(Bm25Passages, ABC):
 
     @abstractmethod
     def search(self, tokens: np.ndarray, bm25: np.ndarray) -> Any:
-        """Return the trained model's results for the wordpieces of a question and its best rows of BM25; best first."""
+        """Return the trained model's results, best first, for a question's wordpieces and its best rows by BM25."""
 
     def __init__(self, *given: Any):
         super().__init__(*given)

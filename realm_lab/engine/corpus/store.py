@@ -53,7 +53,7 @@ class RaggedWriter:
         self._end += int(lengths.sum())
 
     def close(self) -> None:
-        """Flush both files."""
+        """Close both files."""
         self._values.close()
         self._offsets.close()
 

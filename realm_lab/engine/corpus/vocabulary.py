@@ -116,7 +116,10 @@ def train_wordpiece(texts: Iterable[str], size: int) -> Tokenizer:
     pieces = _character_pieces(words)
     if size < len(SPECIAL_TOKENS) + len(pieces):
         least = len(SPECIAL_TOKENS) + len(pieces)
-        problem, name = f"{size} does not hold the characters", "tokenizer.vocabulary_size"
+        problem, name = (
+            f"{size} is too small for the special tokens and the characters of the text",
+            "tokenizer.vocabulary_size",
+        )
         raise UserError(f"{name}: {problem}", f"give at least {least}", parameter=name)
     # Given as "special tokens", the characters come first and in this order. Only the vocabulary is kept:
     # the tokenizer is built again below.

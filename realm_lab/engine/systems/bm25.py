@@ -80,7 +80,7 @@ class Terms(dict[str, list[str]]):
         return found
 
     def of(self, text: str) -> list[str]:
-        """Return the terms of any text; no word has a blank in it."""
+        """Return the terms of any text. It is split at blanks first, since no word has one."""
         return list(chain.from_iterable(map(self.__getitem__, text.split())))
 
 

@@ -72,7 +72,8 @@ def plan_runs(params: Params, system: str, seeds: Iterable[int]) -> list[Run]:
         for identity in identities:
             above = keys[identity["stage"]] = digest(identity | {"seed": seed, "before": above})
         name = f"{declared.name}-s{seed}-{above[:KEY_LENGTH]}"
-        found.append(Run("", seed, above, name, None, system, params, corpus_key, keys))
+        fixed = tuple(declared.fixed)
+        found.append(Run("", seed, above, name, None, system, params, corpus_key, keys, fixed=fixed))
     return found
 
 

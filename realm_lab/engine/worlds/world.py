@@ -309,7 +309,7 @@ class ToyWorld:
 
     def questions(self, split: str) -> Iterator[tuple[Question, str, list[int]]]:
         """Yield (question, answer after the corpus update, rows of the gold passages), two wordings per fact. With two
-        hops the gold passages state the second fact, and `path` has the row of a passage for each of the two facts."""
+        hops the gold passages state the second fact, and the question's `path` has a row of a passage for each fact."""
         half = self.settings.asked_relations == "half"
         for entity in range(self.entities):
             if self.split_of(entity) != split:

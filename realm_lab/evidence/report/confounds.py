@@ -28,19 +28,19 @@ def confounds(study: StudyFrames) -> Iterator[str]:
             yield f"Confounded: the seeds of {cell.name} differ in more than the seed."
     bases = {run.seed: run for run in study.of(record.baseline)}
     pairs = [(cell, run) for cell in record.cells if cell.name != record.baseline for run in study.of(cell.name)]
-    for cell, run in ((cell, run) for cell, run in pairs if run.seed in bases):
+    for cell, run, base in ((cell, run, bases[run.seed]) for cell, run in pairs if run.seed in bases):
         name, changes = cell.name, cell.changes
-        ours, theirs = parameters_of(run), parameters_of(bases[run.seed])
+        ours, theirs = parameters_of(run), parameters_of(base)
         undeclared = differing_parameters(ours, theirs) - changes.keys()
-        if run.system != bases[run.seed].system:
-            undeclared = {key for key in undeclared if not is_system_option(key)}
+        if run.system != base.system:
+            undeclared = {key for key in undeclared - {*run.fixed, *base.fixed} if not is_system_option(key)}
         if undeclared:
             yield f"Confounded: {name} also differs from the baseline in {', '.join(sorted(undeclared))}."
         equal = sorted(key for key in changes if ours.get(key) == theirs.get(key) and not key.startswith("launch."))
         if equal:
             yield f"Confounded: {name} says that it changes {', '.join(equal)}, and its runs do not."
         changes_data = any(key.startswith(("corpus.", "tokenizer.")) for key in changes)
-        if not changes_data and run.corpus_key != bases[run.seed].corpus_key:
+        if not changes_data and run.corpus_key != base.corpus_key:
             yield f"Confounded: {name}, seed {run.seed}, was run on another corpus than the baseline."
 
 

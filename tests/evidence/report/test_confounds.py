@@ -103,6 +103,15 @@ def test_what_else_differs_is_a_confound(tmp_path: Path, study: StudyRecord, spo
     assert message is None or message in found[0]
 
 
+def test_a_parameter_that_a_system_fixes_is_no_confound(tmp_path: Path, study: StudyRecord) -> None:
+    path = run_json(tmp_path / "runs", study, "warm_start", 1)
+    edit(path, lambda found: found["params"]["finetune"].update(candidates=3))
+    differs = "Confounded: warm_start also differs from the baseline in finetune.candidates."
+    assert [*confounds(load_study(tmp_path / "runs", "table"))] == [differs]
+    edit(path, lambda found: found.update(fixed=["finetune.candidates"]))
+    assert [*confounds(load_study(tmp_path / "runs", "table"))] == []
+
+
 def test_curves_that_were_measured_otherwise_are_named(tmp_path: Path, study: StudyRecord) -> None:
     asked = {"evaluate.interval_steps": 8, "evaluate.questions": 5, "pretrain.watch.interval_steps": 10}
     had = {"evaluate": {"interval_steps": 8, "questions": 7}, "pretrain": {"watch": {"interval_steps": 20}}}
