@@ -429,7 +429,7 @@ LIES = [
     # No number and no verdict: an answer in bold, a header of a table, what was declared.
     (README, r"eight fresh seeds, as declared", "eight fresh seeds, as nobody declared"),
     (README, r"The retriever carries the gain", "The reader carries the gain"),
-    (README, r"Nothing of realm_lab has run at the paper's scale, nor", "Everything has run at the paper's scale, and"),
+    (README, r"Nothing has run at the paper's scale, nor", "Everything has run at the paper's scale, and"),
     (FINDINGS, r"The language model adds nothing to this (.*) can show", "The language model brings all of this"),
     (FINDINGS, r"\| Another one than Z \|", "| Z itself |"),
     (FINDINGS, r"Not declared,\s+p uncorrected", "Declared, p corrected"),
