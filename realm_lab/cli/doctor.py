@@ -51,7 +51,7 @@ State = Literal["OK", "note", "missing", "wrong"]
 STYLES = {"OK": "green", "note": "yellow", "missing": "red", "wrong": "red"}
 
 
-class Finding(NamedTuple):
+class Diagnosis(NamedTuple):
     """One line of the result. State `missing`: something required is absent or unusable; `wrong`: it has a fault."""
 
     state: State
@@ -60,8 +60,8 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-def examine(params: Params | None, root: Path, fault: UserError | None = None) -> Iterator[Finding]:
-    """Check this machine, a finding at a time. `params` is None if the parameters cannot be read; `fault` is then the
+def examine(params: Params | None, root: Path, fault: UserError | None = None) -> Iterator[Diagnosis]:
+    """Check this machine, a diagnosis at a time. `params` is None if the parameters cannot be read; `fault` is then the
     error."""
     yield _python()
     yield from _packages()
@@ -70,13 +70,15 @@ def examine(params: Params | None, root: Path, fault: UserError | None = None) -
     if params is None:
         for one in (fault, *fault.others) if fault else ():
             state: State = "missing" if isinstance(one.path, Path) and not one.path.exists() else "wrong"
-            yield Finding(state, "parameters", " ".join(str(one).split()), "correct what the line above names")
+            yield Diagnosis(state, "parameters", " ".join(str(one).split()), "correct what the line above names")
         return
-    yield Finding("OK", "parameters", f"preset {params.preset}, seeds {params.seeds}")
+    yield Diagnosis("OK", "parameters", f"preset {params.preset}, seeds {params.seeds}")
     yield from _inputs(params, root)
 
 
-def examine_study(path: Path, root: Path, params_path: Path | None, overrides: Mapping[str, Any]) -> Iterator[Finding]:
+def examine_study(
+    path: Path, root: Path, params_path: Path | None, overrides: Mapping[str, Any]
+) -> Iterator[Diagnosis]:
     """Check that a study can be planned, and the files and folders that its cells name."""
     from realm_lab.lab.plan import plan_study
 
@@ -84,13 +86,13 @@ def examine_study(path: Path, root: Path, params_path: Path | None, overrides: M
         plan = plan_study(path, root, params_path=params_path, overrides=overrides)
     except UserError as error:
         for one in (error, *error.others):
-            yield Finding("wrong", f"study {path.stem}", one.fault, one.remedy)
+            yield Diagnosis("wrong", f"study {path.stem}", one.fault, one.remedy)
         return
-    yield Finding("OK", f"study {plan.name}", f"{len(plan.runs)} runs of {len(plan.cells)} variants can be planned")
+    yield Diagnosis("OK", f"study {plan.name}", f"{len(plan.runs)} runs of {len(plan.cells)} variants can be planned")
     yield from dict.fromkeys(found for run in plan.runs for found in _inputs(run.params, root))
 
 
-def with_gate(gate: Gate) -> list[Finding]:
+def with_gate(gate: Gate) -> list[Diagnosis]:
     """Report the measurements of the gate, and each reason why pre-training will not learn."""
     from realm_lab.engine.evaluation.gate import LEAST_NATS, LEAST_SHARE
 
@@ -100,12 +102,14 @@ def with_gate(gate: Gate) -> list[Finding]:
         "answer, over the best without": gate.over_best,
     }
     found = [
-        Finding("OK" if one.mean >= LEAST_NATS else "wrong", name, f"{one.mean:+.1f} ± {one.error:.1f} nats ({about})")
+        Diagnosis(
+            "OK" if one.mean >= LEAST_NATS else "wrong", name, f"{one.mean:+.1f} ± {one.error:.1f} nats ({about})"
+        )
         for name, one in nats.items()
     ]
     share = gate.among_candidates
     text = f"{share.mean:.2f} ± {share.error:.2f} of the spans, with {gate.candidates} passages"
-    found.append(Finding("OK" if share.mean >= LEAST_SHARE else "wrong", "answer among the candidates", text))
+    found.append(Diagnosis("OK" if share.mean >= LEAST_SHARE else "wrong", "answer among the candidates", text))
     if gate.only_by_reading:
         found = [one._replace(state="note") for one in found]  # no passage has the words of an answer
     if gate.support:
@@ -119,17 +123,17 @@ def with_gate(gate: Gate) -> list[Finding]:
         is_preferred = gate.support.prefers_support
         about = f"{text} ({spans} spans, {with_words} of them with passages that hold the words)"
         found.append(
-            Finding(
+            Diagnosis(
                 "OK" if is_preferred else "note", "support, over the best other", about, "" if is_preferred else remedy
             )
         )
         text = f"{share.mean:.2f} ± {share.error:.2f} of the spans, with {gate.candidates} passages"
-        found.append(Finding("OK" if share.mean >= LEAST_SHARE else "note", "support among the candidates", text))
-    return found + [Finding("wrong", "pre-training will not learn", *one.split("; ", 1)) for one in gate.problems]
+        found.append(Diagnosis("OK" if share.mean >= LEAST_SHARE else "note", "support among the candidates", text))
+    return found + [Diagnosis("wrong", "pre-training will not learn", *one.split("; ", 1)) for one in gate.problems]
 
 
-def verify(root: Path) -> list[Finding]:
-    """Compare every finished file with its digest. Returns a finding for each file that differs, one with the counts,
+def verify(root: Path) -> list[Diagnosis]:
+    """Compare every finished file with its digest. Returns a diagnosis for each file that differs, one with the counts,
     and one that names the files without a digest."""
     found, covered, folders = [], 0, 0
     known: set[Path] = set()
@@ -139,18 +143,18 @@ def verify(root: Path) -> list[Finding]:
             differing = dict(differences(folder, whole=True))
             known |= {path, *(folder / name for name in read_digests(folder)[1])}
         except UserError as error:
-            found.append(Finding("wrong", "finished file", error.fault, error.remedy))
+            found.append(Diagnosis("wrong", "finished file", error.fault, error.remedy))
             continue
         covered = len(known)
         for file, differs in differing.items():
             remedy = f"delete {made_as_one(folder)} and run again"
-            found.append(Finding("wrong", "finished file", f"{file}: {differs}", remedy))
+            found.append(Diagnosis("wrong", "finished file", f"{file}: {differs}", remedy))
     whole = f"{covered - len(found):,} of {covered:,} files in {folders:,} folders are as they were written"
-    found.append(Finding("wrong" if found else "OK", "finished files", whole))
+    found.append(Diagnosis("wrong" if found else "OK", "finished files", whole))
     others = Counter(_kind(path) for path in _files(root, "*") if path not in known)
     if others:
         listed = ", ".join(f"{kind} ({count})" if count > 1 else kind for kind, count in sorted(others.items()))
-        found.append(Finding("note", "files without a digest", f"{sum(others.values()):,}: {listed}"))
+        found.append(Diagnosis("note", "files without a digest", f"{sum(others.values()):,}: {listed}"))
     return found
 
 
@@ -165,40 +169,40 @@ def _kind(path: Path) -> str:
     return f"{path.parent.name}/{path.name}" if path.parent.name in CHANGING else path.name
 
 
-def show(finding: Finding) -> None:
-    """Print a finding on a line, its remedy below."""
+def show(diagnosis: Diagnosis) -> None:
+    """Print a diagnosis on a line, its remedy below."""
     console = Console(soft_wrap=True)
-    state = f"[{STYLES[finding.state]}]{finding.state:<8}[/]"
-    console.print(f"{state}{finding.subject:<31}{escape(finding.found)}", highlight=False)
-    if finding.remedy:
-        console.print(f"{'':<8}-> {finding.remedy}", style="dim", markup=False)
+    state = f"[{STYLES[diagnosis.state]}]{diagnosis.state:<8}[/]"
+    console.print(f"{state}{diagnosis.subject:<31}{escape(diagnosis.found)}", highlight=False)
+    if diagnosis.remedy:
+        console.print(f"{'':<8}-> {diagnosis.remedy}", style="dim", markup=False)
 
 
-def _python() -> Finding:
+def _python() -> Diagnosis:
     found = f"{platform.python_version()} at {sys.executable}"
     if (3, 11) <= sys.version_info[:2] < (3, 15):
-        return Finding("OK", "Python", found)
-    return Finding("note", "Python", found, "made for 3.11 to 3.14: make setup PYTHON=python3.11")
+        return Diagnosis("OK", "Python", found)
+    return Diagnosis("note", "Python", found, "made for 3.11 to 3.14: make setup PYTHON=python3.11")
 
 
-def _packages() -> Iterator[Finding]:
+def _packages() -> Iterator[Diagnosis]:
     for name, (module, distributions, only_for, extra) in PACKAGES.items():
         versions = [version for package in distributions for version in _versions(package)]
         if not versions:
-            yield Finding("note", name, f"not installed; only needed by {only_for}", install_line(extra))
+            yield Diagnosis("note", name, f"not installed; only needed by {only_for}", install_line(extra))
             continue
         try:
             if module in ("torch", "faiss"):  # they load shared libraries, which may be missing
                 importlib.import_module(module)
-            yield Finding("OK", name, versions[0])
+            yield Diagnosis("OK", name, versions[0])
         except (ImportError, OSError) as error:
-            yield Finding("missing", name, " ".join(str(error).split()), "make setup")
+            yield Diagnosis("missing", name, " ".join(str(error).split()), "make setup")
     if lacking := _plugins_not_installed(Path(__file__).parents[2] / "pyproject.toml"):
-        yield Finding("missing", "plug-ins", f"{', '.join(lacking)}: newer than the installation", "make setup")
+        yield Diagnosis("missing", "plug-ins", f"{', '.join(lacking)}: newer than the installation", "make setup")
     if _versions("dvc") and not shutil.which("dvc"):
-        yield Finding("missing", "dvc", "not on PATH", "source .venv/bin/activate")
+        yield Diagnosis("missing", "dvc", "not on PATH", "source .venv/bin/activate")
     if not shutil.which("git"):
-        yield Finding("missing", "git", "not on PATH", "install git: runs record their commit")
+        yield Diagnosis("missing", "git", "not on PATH", "install git: runs record their commit")
 
 
 def _plugins_not_installed(pyproject: Path) -> list[str]:
@@ -221,53 +225,53 @@ def _versions(package: str) -> list[str]:
         return []
 
 
-def _devices() -> Iterator[Finding]:
+def _devices() -> Iterator[Diagnosis]:
     native = bfloat16_units()
     remedy = "" if native else "on the CPU, model.precision: float32 is the faster choice"
     bfloat16 = f"bfloat16 in hardware ({', '.join(native)})" if native else "no bfloat16 in hardware"
-    yield Finding("OK" if native else "note", "processor", f"{cores()} cores; {bfloat16}", remedy)
+    yield Diagnosis("OK" if native else "note", "processor", f"{cores()} cores; {bfloat16}", remedy)
     try:
         import torch
     except (ImportError, OSError):
         return
     for number in range(torch.cuda.device_count()):
         device = torch.cuda.get_device_properties(number)
-        yield Finding("OK", f"cuda:{number}", f"{device.name}, {device.total_memory / GIB:.0f} GiB")
+        yield Diagnosis("OK", f"cuda:{number}", f"{device.name}, {device.total_memory / GIB:.0f} GiB")
     if not torch.cuda.device_count():
         wrong_build = torch.version.cuda is None and shutil.which("nvidia-smi")
         remedy = "an NVIDIA driver is here, PyTorch is built for the CPU: install a CUDA build" if wrong_build else ""
-        yield Finding("note", "CUDA", "no device; training runs on the CPU", remedy)
+        yield Diagnosis("note", "CUDA", "no device; training runs on the CPU", remedy)
 
 
-def _others() -> Finding:
+def _others() -> Diagnosis:
     """Measure how many cores other programs, and other virtual machines of the host, use while this process sleeps."""
     times, count = psutil.cpu_times_percent(BUSY_SECONDS), psutil.cpu_count() or 1
     stolen = getattr(times, "steal", 0.0) * count / 100
     taken = (100 - times.idle - getattr(times, "iowait", 0.0)) * count / 100 - stolen
     found = f"other programs use {taken:.1f} of {count} cores" + f", the host takes {stolen:.1f}" * (stolen >= 0.05)
     if taken + stolen < BUSY_CORES:
-        return Finding("OK", "load", found)
-    return Finding("note", "load", found, "runs take longer; stop other programs, or set launch.threads lower")
+        return Diagnosis("OK", "load", found)
+    return Diagnosis("note", "load", found, "runs take longer; stop other programs, or set launch.threads lower")
 
 
-def _memory() -> Finding:
+def _memory() -> Diagnosis:
     memory = psutil.virtual_memory()
     found = f"{memory.available / GIB:.1f} GiB free of {memory.total / GIB:.1f} GiB"
     is_low = memory.available / GIB < LOW_MEMORY_GIB
-    return Finding("note" if is_low else "OK", "memory", found, "launch.processes: 1 keeps to one worker" * is_low)
+    return Diagnosis("note" if is_low else "OK", "memory", found, "launch.processes: 1 keeps to one worker" * is_low)
 
 
-def _disk(root: Path) -> Finding:
+def _disk(root: Path) -> Diagnosis:
     free_gib = shutil.disk_usage(root).free / GIB
     if not os.access(root, os.W_OK):
-        return Finding("missing", "disk", f"{root.resolve()} cannot be written", "give another folder: --root DIR")
+        return Diagnosis("missing", "disk", f"{root.resolve()} cannot be written", "give another folder: --root DIR")
     remedy = "checkpoints need space: free some, or work in another folder" if free_gib < LOW_DISK_GIB else ""
-    return Finding("note" if remedy else "OK", "disk", f"{free_gib:.1f} GiB free for {root.resolve()}", remedy)
+    return Diagnosis("note" if remedy else "OK", "disk", f"{free_gib:.1f} GiB free for {root.resolve()}", remedy)
 
 
-def _slurm() -> Finding:
+def _slurm() -> Diagnosis:
     if not shutil.which("scontrol"):
-        return Finding("note", "SLURM", "not installed; runs stay on this machine")
+        return Diagnosis("note", "SLURM", "not installed; runs stay on this machine")
     try:
         command = ["scontrol", "ping"]
         ping = subprocess.run(command, capture_output=True, text=True, timeout=SLURM_TIMEOUT_SECONDS, check=False)
@@ -277,37 +281,37 @@ def _slurm() -> Finding:
     except (subprocess.TimeoutExpired, OSError) as error:
         answer, is_up = str(error), False
     if is_up:
-        return Finding("OK", "SLURM", answer)
-    return Finding("note", "SLURM", f"no controller answers: {answer}", ASK_FOR_IT)
+        return Diagnosis("OK", "SLURM", answer)
+    return Diagnosis("note", "SLURM", f"no controller answers: {answer}", ASK_FOR_IT)
 
 
-def _store(params: Params | None, root: Path) -> Finding:
+def _store(params: Params | None, root: Path) -> Diagnosis:
     uri = os.environ.get("MLFLOW_TRACKING_URI") or (params and params.launch.tracking_uri)
-    return Finding("OK", "tracking store", without_password(uri or default_uri(root / "runs")))
+    return Diagnosis("OK", "tracking store", without_password(uri or default_uri(root / "runs")))
 
 
-def _inputs(params: Params, root: Path) -> Iterator[Finding]:
+def _inputs(params: Params, root: Path) -> Iterator[Diagnosis]:
     """Check the files and folders that the parameters name."""
     named = [("model.checkpoint", params.model.checkpoint), ("tokenizer.checkpoint", params.tokenizer.checkpoint)]
     named.append(("pretrain.causal_checkpoint", params.pretrain.causal_checkpoint))
     if params.corpus.source.name != "files":
-        yield Finding("OK", "corpus", f"source {params.corpus.source.name}; no file is needed")
+        yield Diagnosis("OK", "corpus", f"source {params.corpus.source.name}; no file is needed")
     else:
         files = params.corpus.files.model_dump(include=FILES)
         if not params.corpus.files.knowledge:
-            yield Finding("missing", "corpus.files.knowledge", "no file of passages is named", "name at least one")
+            yield Diagnosis("missing", "corpus.files.knowledge", "no file of passages is named", "name at least one")
         named += [(f"corpus.files.{key}", name) for key, names in files.items() for name in names]
     for key, name in named:
         if name is not None and is_dataset(name):
-            yield Finding("OK", key, f"{name}, a data set of the Hub, fetched once")
+            yield Diagnosis("OK", key, f"{name}, a data set of the Hub, fetched once")
         elif name is not None and (root / name).exists():
             yield _folder(key, name, root / name, params)
         elif name is not None:
             remedy = "put it there (docs/real_text.md: where from), or name another in params.yaml or with --set"
-            yield Finding("missing", key, f"{name}: no such file or folder", remedy)
+            yield Diagnosis("missing", key, f"{name}: no such file or folder", remedy)
 
 
-def _folder(key: str, name: str, path: Path, params: Params) -> Finding:
+def _folder(key: str, name: str, path: Path, params: Params) -> Diagnosis:
     """Check that a file or folder exists; a checkpoint must be usable."""
     from realm_lab.engine.corpus.vocabulary import load_tokenizer
     from realm_lab.engine.params.checkpoint import check_checkpoint, check_positions
@@ -325,5 +329,5 @@ def _folder(key: str, name: str, path: Path, params: Params) -> Finding:
             model.check(path)
             model.check_positions(path, *lengths)
     except UserError as error:
-        return Finding("wrong", key, error.fault, error.remedy)
-    return Finding("OK", key, name)
+        return Diagnosis("wrong", key, error.fault, error.remedy)
+    return Diagnosis("OK", key, name)

@@ -13,7 +13,7 @@ from realm_lab.errors import UserError
 from realm_lab.records.files import print_json
 
 if TYPE_CHECKING:
-    from realm_lab.cli.doctor import Finding
+    from realm_lab.cli.doctor import Diagnosis
 
 
 def add_mirror(add: Add) -> None:
@@ -88,9 +88,9 @@ def add_doctor(add: Add) -> None:
     add_json(doctor)
 
 
-def _findings(options: argparse.Namespace) -> Iterator[Finding]:
-    """Check what the options ask for, a finding at a time."""
-    from realm_lab.cli.doctor import Finding, State, examine, examine_study, verify, with_gate
+def _diagnoses(options: argparse.Namespace) -> Iterator[Diagnosis]:
+    """Check what the options ask for, a diagnosis at a time."""
+    from realm_lab.cli.doctor import Diagnosis, State, examine, examine_study, verify, with_gate
 
     if options.verify:
         yield from verify(options.root)
@@ -100,7 +100,7 @@ def _findings(options: argparse.Namespace) -> Iterator[Finding]:
 
         states: dict[bool | None, State] = {True: "OK", None: "note", False: "wrong"}
         for subject, right, found in checks(params, gpu_device(params)):
-            yield Finding(states[right], subject, found)
+            yield Diagnosis(states[right], subject, found)
     elif options.corpus:
         params = params_of(options)
         from realm_lab.engine.systems.context import open_run
@@ -123,14 +123,14 @@ def _findings(options: argparse.Namespace) -> Iterator[Finding]:
 
 
 def _run_doctor(options: argparse.Namespace) -> int:
-    """Print each finding as soon as it is known; 1 if something is missing or wrong."""
+    """Print each diagnosis as soon as it is known; 1 if something is missing or wrong."""
     from realm_lab.cli.doctor import show
 
     found = []
-    for finding in _findings(options):
-        found.append(finding)
+    for diagnosis in _diagnoses(options):
+        found.append(diagnosis)
         if not options.json:
-            show(finding)
+            show(diagnosis)
     if options.json:
-        print_json([finding._asdict() for finding in found])
-    return int(any(finding.state in ("missing", "wrong") for finding in found))
+        print_json([diagnosis._asdict() for diagnosis in found])
+    return int(any(diagnosis.state in ("missing", "wrong") for diagnosis in found))

@@ -12,7 +12,7 @@ import torch
 
 from realm_lab import cli
 from realm_lab.cli import doctor
-from realm_lab.cli.doctor import Finding, examine
+from realm_lab.cli.doctor import Diagnosis, examine
 from realm_lab.engine.params.load import load
 from realm_lab.engine.params.parameters import Params
 
@@ -22,8 +22,8 @@ def params(folder: Path, text: str = "preset: smoke\n") -> Params:
     return load(folder / "params.yaml")
 
 
-def findings(folder: Path, text: str = "preset: smoke\n") -> dict[str, Finding]:
-    return {finding.subject: finding for finding in examine(params(folder, text), folder)}
+def diagnoses(folder: Path, text: str = "preset: smoke\n") -> dict[str, Diagnosis]:
+    return {diagnosis.subject: diagnosis for diagnosis in examine(params(folder, text), folder)}
 
 
 def program(folder: Path, name: str, script: str) -> None:
@@ -46,18 +46,18 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_looks_at_everything(tmp_path: Path) -> None:
-    found = findings(tmp_path)
+    found = diagnoses(tmp_path)
     assert {*"Python processor memory PyTorch FAISS SLURM MLflow DVC disk load".split(), "tracking store"} <= set(found)
     assert found["Python"].state == found["PyTorch"].state == found["FAISS"].state == "OK"
-    assert found["parameters"] == Finding("OK", "parameters", "preset smoke, seeds [0]")
+    assert found["parameters"] == Diagnosis("OK", "parameters", "preset smoke, seeds [0]")
     assert found["corpus"].state == "OK"
 
 
 def test_what_is_missing_comes_with_a_remedy(tmp_path: Path, commands: Path) -> None:
-    found = findings(tmp_path, "preset: real\n")
-    missing = [finding for finding in found.values() if finding.state == "missing"]
-    assert {finding.subject for finding in missing} >= {"model.checkpoint", "corpus.files.knowledge", "dvc"}
-    assert [finding for finding in missing if not finding.remedy] == []
+    found = diagnoses(tmp_path, "preset: real\n")
+    missing = [diagnosis for diagnosis in found.values() if diagnosis.state == "missing"]
+    assert {diagnosis.subject for diagnosis in missing} >= {"model.checkpoint", "corpus.files.knowledge", "dvc"}
+    assert [diagnosis for diagnosis in missing if not diagnosis.remedy] == []
 
 
 def test_a_package_that_fails_to_import_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,20 +65,20 @@ def test_a_package_that_fails_to_import_is_missing(tmp_path: Path, monkeypatch: 
         raise OSError(f"lib{name}.so: cannot open shared object file")
 
     monkeypatch.setattr("importlib.import_module", fail)
-    found = {finding.subject: finding for finding in doctor._packages()}
-    assert found["FAISS"] == Finding("missing", "FAISS", "libfaiss.so: cannot open shared object file", "make setup")
+    found = {diagnosis.subject: diagnosis for diagnosis in doctor._packages()}
+    assert found["FAISS"] == Diagnosis("missing", "FAISS", "libfaiss.so: cannot open shared object file", "make setup")
     assert found["MLflow"].state == "OK"
 
 
 def test_plug_ins_newer_than_the_installation_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "plug-ins" not in {finding.subject for finding in doctor._packages()}
+    assert "plug-ins" not in {diagnosis.subject for diagnosis in doctor._packages()}
     installed = metadata.entry_points
     older = {"realm_lab.plugins": "formats", "realm_lab.verbs": "mine"}
     monkeypatch.setattr(
         metadata, "entry_points", lambda group: [one for one in installed(group=group) if one.name != older[group]]
     )
-    found = {finding.subject: finding for finding in doctor._packages()}["plug-ins"]
-    assert found == Finding("missing", "plug-ins", "formats, mine: newer than the installation", "make setup")
+    found = {diagnosis.subject: diagnosis for diagnosis in doctor._packages()}["plug-ins"]
+    assert found == Diagnosis("missing", "plug-ins", "formats, mine: newer than the installation", "make setup")
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n')  # another project, with a folder realm_lab
     assert doctor._plugins_not_installed(tmp_path / "pyproject.toml") == []
 
@@ -89,9 +89,9 @@ def test_files_of_the_parameters_are_looked_for_from_the_root(tmp_path: Path) ->
     (tmp_path / "encoder" / "model.safetensors").write_bytes(b"")
     (tmp_path / "wiki.jsonl").write_text("{}\n")
     files = "{knowledge: [wiki.jsonl], questions_test: [absent.json]}"
-    found = findings(tmp_path, f"preset: real\nmodel: {{checkpoint: encoder}}\ncorpus:\n  files: {files}\n")
-    assert found["model.checkpoint"] == Finding("OK", "model.checkpoint", "encoder")
-    assert found["corpus.files.knowledge"] == Finding("OK", "corpus.files.knowledge", "wiki.jsonl")
+    found = diagnoses(tmp_path, f"preset: real\nmodel: {{checkpoint: encoder}}\ncorpus:\n  files: {files}\n")
+    assert found["model.checkpoint"] == Diagnosis("OK", "model.checkpoint", "encoder")
+    assert found["corpus.files.knowledge"] == Diagnosis("OK", "corpus.files.knowledge", "wiki.jsonl")
     assert found["corpus.files.questions_test"].state == "missing"
     assert found["corpus.files.questions_test"].found == "absent.json: no such file or folder"
     assert found["tokenizer.checkpoint"].found == "models/checkpoint: no such file or folder"
@@ -104,7 +104,7 @@ def test_checkpoints_that_cannot_be_used_are_wrong(tmp_path: Path, capsys: pytes
     (tmp_path / "causal").mkdir()
     text = "preset: smoke\nmodel: {checkpoint: other}\ntokenizer: {checkpoint: other}\n"
     text += "pretrain: {causal_checkpoint: causal, train_reader: false}\n"
-    found = findings(tmp_path, text)
+    found = diagnoses(tmp_path, text)
     assert found["pretrain.causal_checkpoint"].state == "wrong"
     assert [found[f"{name}.checkpoint"].state for name in ("model", "tokenizer")] == ["wrong", "wrong"]
     assert "mpnet" in found["model.checkpoint"].found
@@ -150,8 +150,8 @@ def test_a_study_is_planned_and_what_its_cells_name_is_looked_for(
     cells = f"baseline: a\ncells:\n  a:\n  b: {{set: {{pretrain: {{{step}}}}}}}\n"
     (tmp_path / "experiments" / "two.yaml").write_text(f"question: Why?\nseeds: [0]\n{cells}")
     assert cli.main(["doctor", "two", "--root", str(tmp_path), "--json"]) == (state == "wrong")
-    found = [finding for finding in json.loads(capsys.readouterr().out) if finding["subject"] == "study two"]
-    assert [finding["state"] for finding in found] == [state]
+    found = [diagnosis for diagnosis in json.loads(capsys.readouterr().out) if diagnosis["subject"] == "study two"]
+    assert [diagnosis["state"] for diagnosis in found] == [state]
     assert ("line 6" in found[0]["found"]) == (state == "wrong")
     assert cli.main(["doctor", "twp", "--root", str(tmp_path)]) == 2
     assert "'two'" in capsys.readouterr().err
@@ -177,7 +177,7 @@ def test_cores_that_others_take_are_measured(
 
 
 def test_no_slurm_is_a_note(tmp_path: Path, commands: Path) -> None:
-    assert findings(tmp_path)["SLURM"] == Finding("note", "SLURM", "not installed; runs stay on this machine")
+    assert diagnoses(tmp_path)["SLURM"] == Diagnosis("note", "SLURM", "not installed; runs stay on this machine")
 
 
 @pytest.mark.parametrize(
@@ -197,18 +197,18 @@ def test_slurm_is_there_when_its_controller_answers(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(doctor, "SLURM_TIMEOUT_SECONDS", 0.2)
     program(commands, "scontrol", scontrol)
-    slurm = findings(tmp_path)["SLURM"]
+    slurm = diagnoses(tmp_path)["SLURM"]
     assert slurm.state == state
     assert said in slurm.found
     assert bool(slurm.remedy) == (state != "OK")
 
 
 def test_the_tracking_uri_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert findings(tmp_path)["tracking store"].found == f"sqlite:///{tmp_path}/mlflow.db"
+    assert diagnoses(tmp_path)["tracking store"].found == f"sqlite:///{tmp_path}/mlflow.db"
     text = "preset: smoke\nlaunch: {tracking_uri: 'http://me:secret@here:1'}\n"
-    assert findings(tmp_path, text)["tracking store"].found == "http://me:***@here:1"
+    assert diagnoses(tmp_path, text)["tracking store"].found == "http://me:***@here:1"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://there:2")
-    assert findings(tmp_path, text)["tracking store"].found == "http://there:2"
+    assert diagnoses(tmp_path, text)["tracking store"].found == "http://there:2"
 
 
 @pytest.mark.parametrize(("text", "code"), [("preset: smoke\n", 0), ("preset: real\n", 1), (None, 1)])
