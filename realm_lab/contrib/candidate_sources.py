@@ -70,7 +70,8 @@ class Shares(Section):
 
 @register_candidate_source("mixed")
 def mixed(search: PassageSearch, batch: QueryBatch, options: Shares) -> np.ndarray:
-    """Passages of several sources, in this order, none twice: the next of the same source replaces it."""
+    """Passages of several sources, in this order. In place of a passage that is there already, a source gives its
+    next."""
     found_BK = np.empty((len(search.queries), 0), np.int64)
     for name, count in options:
         more = search._replace(wanted=found_BK.shape[1] + count)
