@@ -35,8 +35,12 @@ NO_ACCOUNTING = "JobAcctGatherType=jobacct_gather/none\nAccountingStorageType=ac
 # A first process that collects what others leave behind, as on a machine.
 HOST = ("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=slave")
 BOOT = 'hostname "$0"; mount --bind "$1" /etc/hosts; shift; eval "$1"; shift; "$@" & wait'
-# As on a network file system: a missing name is remembered as missing, even if another host makes it meanwhile.
-SEE_LATE = "bindfs -o negative_timeout={seconds},entry_timeout=0,attr_timeout=0 {folder} {folder}"
+# As on a network file system: a missing name is remembered as missing, even if another host makes it meanwhile. Locks
+# hold between hosts; one that waits for a lock must not stop the others, hence the threads.
+SEE_LATE = (
+    "bindfs --enable-lock-forwarding --multithreaded "
+    "-o negative_timeout={seconds},entry_timeout=0,attr_timeout=0 {folder} {folder}"
+)
 LATE_SECONDS = 15
 # cred_expire and sched_interval: a requeued job starts again after seconds rather than minutes.
 # KillWait: from SIGTERM to SIGKILL. MinJobAge: squeue remembers ended jobs, if nothing else does.
