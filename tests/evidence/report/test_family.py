@@ -224,6 +224,14 @@ def test_the_verdict_has_the_range_of_all_others() -> None:
     assert f"for all 4 others ({means.min():.3f} to {means.max():.3f})" in lead
 
 
+def test_the_verdict_says_who_searches_other_passages() -> None:
+    record, results = study_of({"exact_match": {"a": WIDE, "b": WIDE}})
+    changes = {"a": {"corpus.files.knowledge": ["old.jsonl"]}, "b": {"pretrain.candidates": 4}}
+    record = replace(record, cells=tuple(replace(cell, changes=changes.get(cell.name, {})) for cell in record.cells))
+    answer = verdict(record, compare_cells(record, results, record.metrics))
+    assert answer.rest.startswith("Attention: A may search other passages")
+
+
 def test_the_verdict_tells_equivalence_from_too_little_data() -> None:
     record, results = study_of({"exact_match": {"a": NARROW, "b": WIDE}}, delta={"exact_match": 0.02})
     found = compare_cells(record, results, record.metrics)

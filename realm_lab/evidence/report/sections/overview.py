@@ -20,6 +20,7 @@ from realm_lab.evidence.report.tables import coverage
 from realm_lab.evidence.statistics.family import Finding, Kind
 from realm_lab.evidence.statistics.wording import bound, number, percent, signed
 
+KNOWLEDGE = "corpus.files.knowledge"  # the files of the passages that a system searches
 FEW = {2: "two", 3: "three", 4: "four", 5: "five"}  # numbers of seeds that are too few for a finding
 
 
@@ -132,6 +133,7 @@ def _verdict(report: Report) -> Verdict:
         few=[FEW[seeds] for seeds in sorted({side.seeds for side in sides if side.kind is Kind.TOO_FEW_SEEDS} - {1})],
         cells=len(others),
         gaps=[{"title": cell.cell.title, "gap": cell.gap, "why": cell.reason} for cell in others if cell.gap],
+        other_files=[cell.cell.title for cell in others if cell.finding and KNOWLEDGE in cell.cell.changes],
         skewed=[
             {"title": title, "value": percent(finding.false_alarms)}
             for finding, title in judged
