@@ -85,16 +85,17 @@ reference: setup  ## make your results of STUDY the committed reference results 
 	@test $(STUDY) != default || { rm -rf reports/reference/curves; cp -R reports/metrics.json reports/curves reports/reference/; }
 	@$(VENV)/bin/python -c 'from realm_lab.evidence.report.index import write_index; print(write_index("reports/reference"))'
 
+CORES_AND = $$(( $$(getconf _NPROCESSORS_ONLN) + $(1) ))
 test: setup-dev  ## run every quick test, in parallel; ARGS="..." goes to pytest
 	@$(VENV)/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
 
-# One process more than cores: a fifth of the time of the slow tests is waiting, for SLURM, locks and ends of processes.
-MORE := -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --dist loadfile --no-loadscope-reorder
+# More processes than cores: a fifth of the time of the slow tests is waiting, for locks and ends of processes. Drills
+# wait longer, for SLURM: with five processes on two cores, 7 % of the cores' time is left.
 test-all: setup-dev  ## run the slow tests too
-	@$(VENV)/bin/python -m pytest $(MORE) -m "not drill" $(ARGS)
+	@$(VENV)/bin/python -m pytest -n $(call CORES_AND,1) --dist loadfile --no-loadscope-reorder -m "not drill" $(ARGS)
 
 drills: setup-dev  ## test with SLURM, a browser, PostgreSQL, new environments, random kills and damage, the tutorial
-	@$(VENV)/bin/python -m pytest $(MORE) -m drill $(ARGS)
+	@$(VENV)/bin/python -m pytest -n $(call CORES_AND,3) --dist loadfile --no-loadscope-reorder -m drill $(ARGS)
 
 OLDEST := .venv-oldest
 OLDEST_STAMP := $(OLDEST)/.installed-$(FOLDER)
