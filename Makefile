@@ -12,6 +12,8 @@ SHELL := /bin/bash
 export DVC_NO_ANALYTICS := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
+# Some images set it; with bytecode, tests are collected sooner.
+unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 # Named after the folder, so a copied or moved environment (its scripts point to the old place) is built anew.

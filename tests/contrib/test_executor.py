@@ -78,6 +78,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_a_study_by_a_pool_of_processes_is_that_of_this_process(root: Path, tmp_path: Path) -> None:
     assert main(["sweep", "mini", "--root", str(root), "--launcher", named("pool")]) == 0
     here = make_project(tmp_path / "here", SHORT)

@@ -24,6 +24,7 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_gradients_of_a_run_are_compared_with_the_exact_one(
     line: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -48,6 +48,7 @@ def rounds(root: Path, planned: Planned, rule: str) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_seeds_are_taken_as_long_as_the_time_lasts(with_seeds: Planned, tmp_path: Path) -> None:
     assert rounds(tmp_path, with_seeds, "{until: decided, within: 10 min}") == [4], "never below at_least"
     assert rounds(tmp_path, with_seeds, "{until: decided, within: 1.2 h}") == [5, 6]  # two runs of .1 h a seed
@@ -78,6 +79,7 @@ def without(study, results):
 """
 
 
+@pytest.mark.slow
 def test_a_custom_rule_takes_seeds(with_seeds: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_seeds.py").write_text(RULE)

@@ -7,6 +7,8 @@ import pytest
 from tests.factories import processes
 from tests.factories.processes import run_ranks
 
+pytestmark = pytest.mark.slow
+
 ASK = """
 found = peers.Peers(lambda question: {"twice": 2 * question["one"]})
 say([answer["twice"].item() for answer in found.ask({other: {"one": torch.tensor(other)} for other in range(size)})])

@@ -244,6 +244,7 @@ print(json.dumps([describe()["openmp"], hashlib.sha256(left.grad.numpy().tobytes
 """
 
 
+@pytest.mark.slow
 def test_how_threads_wait_is_the_users_choice_and_moves_no_bit() -> None:
     def computed(given: dict[str, str]) -> tuple[dict[str, str], str]:
         own = {name: value for name, value in os.environ.items() if name not in OPENMP}
@@ -281,6 +282,7 @@ print(faults())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="an option of glibc")
 def test_freed_memory_is_used_again() -> None:
     """A page fault is a page that the kernel gives: without our setting most pages are given once more."""

@@ -10,6 +10,8 @@ from realm_lab.engine.retrieval.exact import ExactSearch
 from realm_lab.engine.retrieval.search import Exclusion
 from tests.factories.processes import run_ranks
 
+pytestmark = pytest.mark.slow
+
 PASSAGES, SIZE, COUNT, MOST_RANKS = 203, 12, 9, 4
 SEARCH = """
 from safetensors.torch import load_file

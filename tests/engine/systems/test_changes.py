@@ -78,7 +78,7 @@ EFFECTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    "effect", [pytest.param(name, marks=pytest.mark.slow if number > 2 else []) for number, name in enumerate(EFFECTS)]
+    "effect", [pytest.param(name, marks=pytest.mark.slow if number else []) for number, name in enumerate(EFFECTS)]
 )
 def test_a_change_is_felt_from_its_step_on_and_resumed_to_the_bit(
     warm: Path, unchanged: Any, tmp_path: Path, effect: str
