@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 settings.register_profile("untimed", deadline=None)  # a busy machine is no fault
 settings.load_profile("untimed")
 
-gc.disable()  # while modules are imported: to look for cycles in what stays is nearly half of that time
+gc.disable()  # while modules are imported: a search for cycles, again and again, takes nearly half of that time
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 # Set before any library is imported, and inherited by the processes that tests start.
@@ -53,7 +53,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
 
 
 def pytest_collection_finish() -> None:
-    """Look for cycles from now on, but not in what has been imported, which stays."""
+    """Search for cycles from now on, but not in imported modules, which stay."""
     gc.freeze()
     gc.enable()
 
