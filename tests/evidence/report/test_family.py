@@ -226,7 +226,10 @@ def test_the_verdict_has_the_range_of_all_others() -> None:
 
 def test_the_verdict_says_who_searches_other_passages() -> None:
     record, results = study_of({"exact_match": {"a": WIDE, "b": WIDE}})
-    changes = {"a": {"corpus.files.knowledge": ["old.jsonl"]}, "b": {"pretrain.candidates": 4}}
+    changes: dict[str, dict[str, Any]] = {
+        "a": {"corpus.files.knowledge": ["old.jsonl"]},
+        "b": {"pretrain.candidates": 4},
+    }
     record = replace(record, cells=tuple(replace(cell, changes=changes.get(cell.name, {})) for cell in record.cells))
     answer = verdict(record, compare_cells(record, results, record.metrics))
     assert answer.rest.startswith("Attention: A may search other passages")
