@@ -87,17 +87,18 @@ reference: setup  ## make your results of STUDY the committed reference results 
 	@test $(STUDY) != default || { rm -rf reports/reference/curves; cp -R reports/metrics.json reports/curves reports/reference/; }
 	@$(VENV)/bin/python -c 'from realm_lab.evidence.report.index import write_index; print(write_index("reports/reference"))'
 
-CORES_AND = $$(( $$(getconf _NPROCESSORS_ONLN) + $(1) ))
+CORES := $$(getconf _NPROCESSORS_ONLN)
+PYTEST := $(VENV)/bin/python -m pytest --dist loadfile --no-loadscope-reorder
 test: setup-dev  ## run every quick test, in parallel; ARGS="..." goes to pytest
-	@$(VENV)/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
+	@$(PYTEST) -n auto -m "not slow" $(ARGS)
 
 # More processes than cores: a fifth of the time of the slow tests is waiting, for locks and ends of processes. Drills
 # wait longer, for SLURM: with five processes on two cores, 7 % of the cores' time is left.
 test-all: setup-dev  ## run the slow tests too
-	@$(VENV)/bin/python -m pytest -n $(call CORES_AND,1) --dist loadfile --no-loadscope-reorder -m "not drill" $(ARGS)
+	@$(PYTEST) -n $$(( $(CORES) + 1 )) -m "not drill" $(ARGS)
 
 drills: setup-dev  ## test with SLURM, a browser, PostgreSQL, new environments, random kills and damage, the tutorial
-	@$(VENV)/bin/python -m pytest -n $(call CORES_AND,3) --dist loadfile --no-loadscope-reorder -m drill $(ARGS)
+	@$(PYTEST) -n $$(( $(CORES) + 3 )) -m drill $(ARGS)
 
 OLDEST := .venv-oldest
 OLDEST_STAMP := $(OLDEST)/.installed-$(FOLDER)
