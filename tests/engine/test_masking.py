@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from scipy import stats
 
 from realm_lab.engine.masking import (
-    MASKING_SCHEMES,
     SPAN_MAX_LENGTH,
     MaskRequest,
     QuestionForm,
@@ -24,7 +23,6 @@ from realm_lab.engine.masking import (
     masking_scheme,
     random_span,
     random_token,
-    register_masking,
     salient_span,
 )
 from realm_lab.engine.params.parameters import Pretrain
@@ -68,24 +66,6 @@ def test_a_span_takes_one_uniform_number() -> None:
     assert ours.bit_generator.state == plain.bit_generator.state
 
 
-MANY_SPANS = np.array([[0, 2], [3, 4], [6, 9], [10, 11], [13, 17]], np.int32)
-
-
-def test_every_salient_span_is_as_likely() -> None:
-    generator = np.random.default_rng(1)
-    choices = {tuple(range(first, end)) for first, end in MANY_SPANS.tolist()}
-    seen = Counter(tuple(salient_span(asked(20, MANY_SPANS, 0.0), generator).tolist()) for _ in range(4000))
-    assert seen.keys() == choices
-    assert stats.chisquare([seen[choice] for choice in sorted(choices)]).pvalue > 1e-3
-
-
-@pytest.mark.parametrize("name", ["random_token", "random_span"])
-@given(length=st.integers(1, 60), rate=st.floats(0.0, 1.0), seed=st.integers(0, 2**32))
-def test_the_number_of_masks_is_the_rate_rounded(name: str, length: int, rate: float, seed: int) -> None:
-    count = len(masking_scheme(Choice(name))(asked(length, NO_SPANS, rate), np.random.default_rng(seed)))
-    assert count in {max(1, int(rate * length)), max(1, min(length, int(rate * length) + 1))}
-
-
 @pytest.mark.parametrize("name", ["random_token", "random_span"])
 def test_the_mean_rate_is_exact(name: str) -> None:
     generator = np.random.default_rng(1)
@@ -114,30 +94,6 @@ def test_random_spans_are_of_geometric_length() -> None:
     assert np.mean(lengths) == pytest.approx(3.797, abs=4 * np.std(lengths) / len(lengths) ** 0.5)
 
 
-def test_mask_replaces_one_for_one_and_keeps_the_answer() -> None:
-    tokens = np.array([10, 11, 12, 13], np.uint16)
-    masked = mask(tokens, np.array([3, 1]), 4)
-    assert masked.tokens.tolist() == [10, 4, 12, 4]
-    assert masked.positions.tolist() == [1, 3]
-    assert masked.targets.tolist() == [11, 13]
-    assert tokens.tolist() == [10, 11, 12, 13]  # the corpus is memory-mapped
-    assert masked.tokens.dtype == np.int64
-
-
-def test_a_registered_scheme_is_found_by_its_name() -> None:
-    @register_masking("first_word")
-    def first_word(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
-        return np.arange(1)
-
-    try:
-        assert masking_scheme(Choice("first_word"))(asked(), np.random.default_rng(0)).tolist() == [0]
-        assert MASKING_SCHEMES["first_word"].code is first_word
-        with pytest.raises(UserError, match="'first_word' is registered twice"):
-            register_masking("first_word")(lambda request, generator: np.arange(2))
-    finally:
-        del MASKING_SCHEMES["first_word"]
-
-
 # --- a user's own function
 
 OWN = """
@@ -152,14 +108,9 @@ def by_lot(request, generator):
 def nothing(request, generator): return np.empty(0, np.int64)
 def none(request, generator): return None
 def beyond(request, generator): return np.array([0, request.length])
-def before(request, generator): return np.array([-1])
 def twice(request, generator): return np.array([3, 1, 3])
-def floats(request, generator): return np.array([0.0, 1.0])
 def truths(request, generator): return np.arange(request.length) < 2
-def table(request, generator): return np.zeros((2, 2), np.int64)
 def ragged(request, generator): return [[1], [2, 3]]
-def crash(request, generator): raise KeyError("tags")
-def plain(request): return np.array([0])
 """
 
 
@@ -182,9 +133,7 @@ def test_a_function_of_a_module_is_a_scheme(own: str) -> None:
     assert {int(place) for (place,) in draws} == set(range(7))
 
 
-@pytest.mark.parametrize(
-    "function", ["nothing", "none", "beyond", "before", "twice", "floats", "truths", "table", "ragged"]
-)
+@pytest.mark.parametrize("function", ["nothing", "none", "beyond", "twice", "truths", "ragged"])
 def test_what_a_function_returns_is_checked(own: str, function: str) -> None:
     scheme = masking_scheme(Choice(f"{own}:{function}"))
     with refused(f"'pretrain.masking': '{own}:{function}' returned ", "7 wordpieces", "positions from 0 to 6"):
@@ -194,22 +143,12 @@ def test_what_a_function_returns_is_checked(own: str, function: str) -> None:
 SHARE = "tests.tiny_masks:first_words"
 
 
-@pytest.mark.parametrize(("options", "masked"), [({}, 5), ({"share": 0.3}, 3), ({"share": 1, "least": [2, 4]}, 10)])
-def test_a_scheme_has_options_of_its_own(options: dict[str, object], masked: int) -> None:
-    settings = Pretrain(masking={"name": SHARE, **options})
-    check_masking(settings)
-    chosen = masking_scheme(settings.masking)(asked(), np.random.default_rng(0))
-    assert chosen.tolist() == list(range(masked))
-
-
 @pytest.mark.parametrize(
     ("scheme", "options", "named"),
     [
         (SHARE, {"shares": 0.3}, ["'shares'", "'share'"]),
         (SHARE, {"share": "a"}, ["share must be a number, got 'a'"]),
-        (SHARE, {"share": True}, ["share", "true or false"]),
-        (SHARE, {"least": [0]}, ["least.0 must be at least 1, got 0"]),
-        *((name, {"share": 1.0}, ["'share'", "none"]) for name in BUILT_IN),
+        ("salient_span", {"share": 1.0}, ["'share'", "none"]),
     ],
 )
 def test_a_wrong_option_is_refused(scheme: str, options: dict[str, object], named: list[str]) -> None:
@@ -218,51 +157,26 @@ def test_a_wrong_option_is_refused(scheme: str, options: dict[str, object], name
     assert caught.value.parameter.startswith("pretrain.masking.")
 
 
-@pytest.mark.parametrize("value", [3, {}, {"share": 1.0}, {"name": ""}, {"name": ["a"]}, ["salient_span"], True])
+@pytest.mark.parametrize("value", [3, {"share": 1.0}, {"name": ["a"]}, ["salient_span"]])
 def test_what_names_no_scheme_is_refused(value: object) -> None:
     with pytest.raises(ValidationError, match="masking"):
         Pretrain(masking=value)
 
 
-def test_a_function_that_fails_is_named(own: str) -> None:
-    with refused(f"{own}:crash'", f"KeyError in {own}.py, line 19 ('tags')", parameter="pretrain.masking"):
-        masking_scheme(Choice(f"{own}:crash"))(asked(), np.random.default_rng(0))
-    with refused(f"{own}:plain'", "(request)", parameter="pretrain.masking"):
-        masking_scheme(Choice(f"{own}:plain"))
-
-
 @pytest.mark.parametrize(
     ("module", "source", "reason"),
     [
-        ("no_such_module_here", None, "no"),
-        ("", None, "no name of a module"),
-        ("masks_that_need_more", "import no_such_module_here", "no module named 'no_such_module_here'"),
+        ("", "", "that is no name of a module"),
+        ("masks_that_need_more", "import no_such_module_here", "No module named 'no_such_module_here'"),
+        ("broken_masks", "def f(:\n", "failed with SyntaxError (invalid syntax (broken_masks.py, line 1"),
     ],
 )
 def test_a_module_that_cannot_be_imported_is_named(
-    own: str, module: str, source: str | None, reason: str, tmp_path: Path
-) -> None:
-    if source:
-        (tmp_path / f"{module}.py").write_text(source)
-        importlib.invalidate_caches()
-    with refused(f"module '{module}'", "PYTHONPATH", parameter="pretrain.masking") as caught:
-        masking_scheme(Choice(f"{module}:f"))
-    assert reason.lower() in str(caught.value).lower()
-
-
-@pytest.mark.parametrize(
-    ("module", "source", "reason"),
-    [
-        ("broken_masks", "def f(:\n", r"SyntaxError \(invalid syntax \(broken_masks.py, line 1\)\)"),
-        ("raising_masks", "raise RuntimeError('two\\nlines')", r"RuntimeError in raising_masks.py, line 1 \(two l.*\)"),
-    ],
-)
-def test_a_module_that_fails_while_it_is_imported_is_named_with_the_line(
     own: str, module: str, source: str, reason: str, tmp_path: Path
 ) -> None:
     (tmp_path / f"{module}.py").write_text(source)
     importlib.invalidate_caches()
-    with pytest.raises(UserError, match=f"'pretrain.masking': '{module}:f' failed with {reason}; correct it"):
+    with refused(f"'{module}:f'", reason, parameter="pretrain.masking"):
         masking_scheme(Choice(f"{module}:f"))
 
 

@@ -14,14 +14,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import (
-    RealmConfig,
-    RealmEmbedder,
-    RealmForOpenQA,
-    RealmKnowledgeAugEncoder,
-    RealmReader,
-    RealmScorer,
-)
+from transformers import RealmConfig, RealmEmbedder, RealmForOpenQA, RealmKnowledgeAugEncoder, RealmReader, RealmScorer
 
 CLS, SEP, MASK, PAD = 2, 3, 4, 0
 PARTS = ("tokens", "types", "mask")

@@ -33,7 +33,6 @@ class Prepared(NamedTuple):
 
 
 def write_part(folder: Path, schema: pa.Schema, rows: list[dict[str, Any]], token_dtype: Any = np.uint16) -> Path:
-    """Write a part of a corpus from dictionaries."""
     writer = PartWriter(folder, schema, token_dtype)
     writer.append(pa.RecordBatch.from_pylist(rows, schema))
     writer.close()

@@ -1,6 +1,5 @@
 """Chunking: exact offsets, whole sentences, the limit of ORQA's preprocessing."""
 
-import itertools
 from collections import Counter
 
 import pytest
@@ -8,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from realm_lab.engine.corpus import chunking
-from realm_lab.engine.corpus.chunking import cut_passages, pack_sentences, split_sentences
+from realm_lab.engine.corpus.chunking import cut_passages, split_sentences
 from realm_lab.engine.corpus.records import Document, Passage
 
 
@@ -59,35 +58,20 @@ def test_sentences_cover_everything_but_blanks(text: str) -> None:
     assert not text[place:].strip()
 
 
-@given(st.lists(st.integers(0, 12)), st.integers(-3, 20))
-def test_packing_is_greedy_and_keeps_the_order(counts: list[int], budget: int) -> None:
-    ranges = list(pack_sentences(counts, budget))
-    assert [number for first, last in ranges for number in range(first, last)] == list(range(len(counts)))
-    for first, last in ranges:
-        assert sum(counts[first:last]) <= budget or last == first + 1
-    for (first, last), (_, following) in itertools.pairwise(ranges):
-        assert sum(counts[first : last + 1]) > budget, "the next sentence would still have fitted"
-        assert following > last
-
-
 DOCUMENT = Document("d#0", "The Title", "One two three.  Four five.\nSix seven eight nine ten. Eleven.", "d")
 
 
 def cut(document: Document, max_tokens: int, dropped: Counter[str]) -> list[Passage]:
     """Cut a document in which each word is one wordpiece."""
     offsets = split_sentences(document.text)
-    counts = [len(document.text[start:end].strip("\u200b").split()) for start, end in offsets]
+    counts = [len(document.text[start:end].split()) for start, end in offsets]
     title = len(document.title.split())
     return [passage for passage, _, _ in cut_passages(document, offsets, title, counts, max_tokens, dropped)]
 
 
-def passages_of(document: Document, max_tokens: int, dropped: Counter[str]) -> list[tuple[str, str]]:
-    return [(passage.id, passage.body) for passage in cut(document, max_tokens, dropped)]
-
-
 def test_a_sentence_over_the_limit_is_a_passage_of_its_own_and_what_is_cut_is_counted() -> None:
     dropped: Counter[str] = Counter()
-    assert passages_of(DOCUMENT, 8, dropped) == [
+    assert [(passage.id, passage.body) for passage in cut(DOCUMENT, 8, dropped)] == [
         ("d#0/0", "One two three."),
         ("d#0/1", "Four five."),
         ("d#0/2", "Six seven eight nine ten."),
@@ -99,9 +83,3 @@ def test_a_sentence_over_the_limit_is_a_passage_of_its_own_and_what_is_cut_is_co
         "One two three.  Four five.", "Six seven eight nine ten.", "Eleven.",
     ]  # fmt: skip
     assert not within
-
-
-def test_what_has_no_wordpieces_is_left_out_and_counted() -> None:
-    dropped: Counter[str] = Counter()
-    assert passages_of(DOCUMENT._replace(text="\u200b"), 10, dropped) == []
-    assert dropped == {chunking.NOTHING_TO_ENCODE: 1}

@@ -1,6 +1,5 @@
 """Cutting against the plain way: encode every text by itself, pack by trying, and compare."""
 
-from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from realm_lab.engine.corpus.chunking import split_sentences
-from realm_lab.engine.corpus.cutting import MISALIGNED_SPAN, Cutter, place_spans
+from realm_lab.engine.corpus.cutting import Cutter
 from realm_lab.engine.corpus.records import Document, Span
 from realm_lab.engine.corpus.salient_spans import RuleTagger
 from realm_lab.engine.corpus.vocabulary import (
@@ -52,7 +51,7 @@ def test_remembered_words_have_the_ids_of_the_library(tokenizer: Tokenizer, text
 @example(f"{LONG} {LONG}xx", [(0, 99), (100, 101)])
 @example("abba ba", [(1, 3)])  # starts within a word
 @example("\u200b ab", [(0, 1), (2, 2)])  # of no wordpiece
-def test_spans_of_remembered_words_are_those_of_the_library(
+def test_spans_of_words_are_those_of_the_library(
     tokenizer: Tokenizer, text: str, places: list[tuple[int, int]]
 ) -> None:
     spans = [(start, min(start + size, len(text))) for start, size in places if start < len(text)]
@@ -87,7 +86,7 @@ def plain_ids(tokenizer: Tokenizer, text: str) -> list[int]:
 @given(st.lists(TEXTS.filter(str.strip), min_size=1, max_size=3), st.integers(8, 40))
 @example(["ab\x85\x85ab ab. ab ab ab"], 20)
 @example(["\u200bab ab. \u200b\u0301Ab b."], 9)
-def test_passages_are_packed_as_by_trying_and_encoded_as_a_whole(
+def test_passages_are_packed_as_by_trying_and_encoded_whole(
     tokenizer: Tokenizer, texts: list[str], length: int
 ) -> None:
     documents = [Document(str(number), "A b", text, "t") for number, text in enumerate(texts)]
@@ -132,12 +131,3 @@ def test_given_spans_are_placed_in_their_sentences_and_no_tagger_adds_to_them(to
     assert [plain_ids(tokenizer, "abba"), plain_ids(tokenizer, "Bab")] == [
         row["tokens"][slice(*row["spans"])] for row in rows[:2]
     ]
-
-
-def test_a_span_that_no_wordpiece_matches_is_counted(tokenizer: Tokenizer) -> None:
-    text = "\u200b ab ab ab ab ab ab."
-    encoder = WordEncoder(tokenizer)
-    encoder.encode([text])
-    dropped: Counter[str] = Counter()
-    assert place_spans(encoder, text, [Span(0, 1, "x"), Span(2, 4, "y")], dropped) == ([0, 1], ["y"])
-    assert dropped == {MISALIGNED_SPAN: 1}

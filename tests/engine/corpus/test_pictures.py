@@ -47,13 +47,10 @@ def album(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 3])
-def test_a_folder_of_pictures_is_part_of_the_knowledge(
-    album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
-) -> None:
+def test_pictures_are_part_of_the_knowledge(album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "RUN_CHARACTERS", pool.PICTURE_CHARACTERS)  # several runs
     params = files_params(album, album.parent / "cities.txt")
-    manifest = prepare(params, tmp_path / "corpus", 0, workers=workers)
+    manifest = prepare(params, tmp_path / "corpus", 0, workers=3)
     corpus = PreparedCorpus(tmp_path / "corpus")
     passages = corpus.passages()
     shown = {passages.text.row(row)["id"]: row for row in range(len(passages)) if passages.picture(row)}
@@ -78,9 +75,7 @@ def test_a_transparent_picture_stands_on_white(tmp_path: Path) -> None:
     assert read_picture(tmp_path / "clear.png", 16).min() == 255
 
 
-def test_pictures_that_cannot_be_read_are_refused_by_name(
-    album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_pictures_are_refused_by_name(album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good = (album / "part0" / "the_flag.png").read_bytes()
     for name, content in (("cut.png", good[: len(good) // 2]), ("empty.png", b""), ("text.png", b"no picture")):
         (tmp_path / name).write_bytes(content)

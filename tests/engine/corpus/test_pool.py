@@ -88,9 +88,7 @@ def test_one_process_and_three_give_the_same_bytes(files: dict[str, Any], make: 
     assert set(np.asarray(one.sentences().origins).tolist()) == {NO_ROW}
 
 
-def test_duplicates_go_and_their_questions_are_given_the_first(
-    files: dict[str, Any], make: Make, tmp_path: Path
-) -> None:
+def test_duplicates_go_and_their_questions_get_the_first(files: dict[str, Any], make: Make, tmp_path: Path) -> None:
     asked = tmp_path / "asked.jsonl"
     questions = [
         {"id": "q1", "question": "who ?", "answer": ["Hanna Miller"], "document": "again"},
@@ -140,7 +138,7 @@ class Flagged(RuleTagger):
 OWN = {"corpus.tagger": "flagged:Flagged"}
 
 
-def test_a_killed_process_and_an_error_in_one_are_told(
+def test_a_killed_process_and_an_error_are_told(
     files: dict[str, Any], make: Make, flagged: Path, tmp_path: Path
 ) -> None:
     flagged.write_text("os._exit(9)")
@@ -154,7 +152,7 @@ def test_a_killed_process_and_an_error_in_one_are_told(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_what_was_cut_before_a_stop_is_not_cut_again(
+def test_a_stop_leaves_what_was_cut(
     files: dict[str, Any], make: Make, flagged: Path, tmp_path: Path, workers: int
 ) -> None:
     """A preparation stopped in the last of three passes over texts goes on without tagging, with 1 or 2 workers."""

@@ -13,7 +13,6 @@ from realm_lab.records.files import digest
 from realm_lab.records.plugins import import_plugins
 from tests import tiny
 from tests.engine.corpus.preparing import Prepared, made
-from tests.factories.errors import refused
 
 SOURCE = """
 from realm_lab import Document, Question, Section, Span, TextSource, register_source
@@ -93,26 +92,6 @@ def test_options_seed_and_code_are_in_the_key(module: Path) -> None:
     assert len({plain, *others}) == 6
 
 
-@pytest.mark.parametrize(
-    ("parameter", "value", "word"),
-    [
-        ("corpus.source.towns", "many", "a whole number"),
-        ("corpus.tagger", "exakt", "did you mean 'exact'"),
-    ],
-)
-def test_a_wrong_use_is_one_line(module: Path, parameter: str, value: object, word: str) -> None:
-    with refused(word, parameter=parameter):
-        key({parameter: value})
-
-
-def test_an_error_within_documents_names_the_line(module: Path, tmp_path: Path) -> None:
-    module.write_text(SOURCE.replace("text.index(mayor)", 'text.index("nobody")'))
-    line = SOURCE[: SOURCE.index("text.index(mayor)")].count("\n") + 1
-    with refused(f"ValueError in legends.py, line {line} ", parameter="corpus.source"):
-        made(tiny.params(OWN), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 POEMS = """
 from realm_lab import Document, register_reader
 
@@ -123,9 +102,7 @@ register_reader("poem", lambda path, head: path.suffix == ".poem", read_document
 """
 
 
-def test_the_code_of_a_custom_format_is_in_the_key_of_what_it_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_code_of_a_format_is_in_the_key_of_what_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import_plugins()  # once a process: their formats would be gone after this test
     monkeypatch.setattr(registry, "READERS", dict(registry.READERS))
     monkeypatch.syspath_prepend(tmp_path)

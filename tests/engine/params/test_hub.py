@@ -11,10 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from huggingface_hub.errors import LocalEntryNotFoundError
 
-from realm_lab.engine.core.hub import fetched
-from tests.factories.errors import refused
 from tests.limits import HANG_SECONDS
 
 COMMIT = "0123456789" * 4
@@ -103,16 +100,3 @@ def test_a_model_of_the_hub_is_fetched_once(hub: http.server.ThreadingHTTPServer
     assert wrong.stdout.startswith("UserError hf://org/other: "), wrong.stderr
     assert "hf download org/other --local-dir" in wrong.stdout
     assert loaded("hf://a/b/c", hub.server_port).stdout.startswith("UserError hf://a/b/c: ")
-
-
-def test_a_connection_that_breaks_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors of the HTTP library are neither OSError nor ValueError."""
-
-    class ProtocolError(Exception): ...
-
-    def cut(repository: str, local_files_only: bool = False, **given: object) -> str:
-        raise LocalEntryNotFoundError("no") if local_files_only else ProtocolError("peer closed connection")
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", cut)
-    with refused("cannot be fetched (peer closed connection)", path="hf://org/cut"):
-        fetched("hf://org/cut", "org/cut", None, ("*",), "try again")

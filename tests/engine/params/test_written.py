@@ -20,7 +20,6 @@ seeds:
   - 0
 plugins: [json]
 pretrain:
-  train_reader: true
   masking:
     name: random_token
     share: 0.5
@@ -31,7 +30,6 @@ system_options: {dpr: {steps: 3}}
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A working folder with a preset."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "presets").mkdir()
     (tmp_path / "presets" / "narrow.yaml").write_text("preset: smoke\nmodel:\n  hidden_size: 9\n")
@@ -46,7 +44,7 @@ def write(text: str) -> Path:
 @pytest.fixture
 def layers() -> dict[str, Any]:
     """Values of a built-in preset, a preset of the project, a file and flags."""
-    return read_values(write(WRITTEN), {"pretrain.steps": 7, "model": {"heads": 3}, "launch.compile": False})
+    return read_values(write(WRITTEN), {"pretrain.steps": 7, "model": {"heads": 3}})
 
 
 @pytest.mark.parametrize(
@@ -54,16 +52,11 @@ def layers() -> dict[str, Any]:
     [
         ("model.hidden_size", "presets/narrow.yaml", 3),
         ("model.heads", "--set model.heads", None),
-        ("launch.compile", "--set launch.compile", None),
-        ("pretrain.train_reader", "params.yaml", 8),
-        ("pretrain.masking", "params.yaml", 9),
-        ("pretrain.masking.share", "params.yaml", 11),
-        ("system_options.dpr.steps", "params.yaml", 13),
+        ("pretrain.masking.share", "params.yaml", 10),
+        ("system_options.dpr.steps", "params.yaml", 12),
     ],
 )
-def test_merged_values_know_where_they_were_written(
-    layers: dict[str, Any], key: str, path: str, line: int | None
-) -> None:
+def test_values_know_where_they_were_written(layers: dict[str, Any], key: str, path: str, line: int | None) -> None:
     found = setting(layers, key)
     error = UserError(value=found)
     assert (found, error.line) == (key, line)

@@ -18,7 +18,6 @@ def retriever(system: TinySystem) -> Retriever:
 
 @pytest.fixture(scope="module")
 def queries(system: TinySystem) -> list[np.ndarray]:
-    """Questions of the toy world."""
     questions = system.corpus.questions("dev")
     return [questions.tokens[number] for number in range(0, 40, 5)]
 

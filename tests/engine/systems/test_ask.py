@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from realm_lab import cli
-from realm_lab.cli.ask import _show, answer, is_near_uniform
+from realm_lab.cli.ask import answer
 from realm_lab.engine.corpus.store import PreparedCorpus
 from realm_lab.engine.systems.ask import ReadPassage, Reply, ask, fill
 from realm_lab.engine.systems.bm25 import Bm25, texts_of
 from realm_lab.engine.systems.context import open_run
-from realm_lab.engine.systems.identity import corpus_folder, open_stage, plan_run, record_run
+from realm_lab.engine.systems.identity import corpus_folder, plan_run
 from realm_lab.errors import UserError
 from tests import tiny
+from tests.factories.errors import refused
 
 PARAMS = tiny.params({"model.dropout": 0.1})
 
@@ -68,8 +69,6 @@ def test_ask_tells_the_answer_and_where_it_was_found(said: Verb, corpus: Prepare
     assert found["question"] == question
     assert len(found["candidates"]) == 4
     for candidate in found["candidates"]:
-        assert {"passage", "span", "answer", "probability", "reader_probability", "utility"} <= candidate.keys()
-        assert set(candidate["passage"]) == {"id", "title", "body", "document", "article", "form"}
         start, end = candidate["span"]
         assert candidate["passage"]["body"][start:end] == candidate["answer"]
         assert 0 <= candidate["probability"] <= 1
@@ -77,16 +76,6 @@ def test_ask_tells_the_answer_and_where_it_was_found(said: Verb, corpus: Prepare
         assert math.isfinite(candidate["utility"])
     joint = [candidate["probability"] * candidate["reader_probability"] for candidate in found["candidates"]]
     assert found["answer"] == found["candidates"][joint.index(max(joint))]["answer"]
-
-
-def test_fill_gives_a_null_document_that_was_no_candidate_no_share(line: Path, corpus: PreparedCorpus) -> None:
-    """The null document's score was never trained, so it is read only for comparison."""
-    chosen = tiny.params({"model.dropout": 0.1, "pretrain.null_document": "off", "pretrain.steps": 1})
-    tiny.run("pretrain", chosen, line)
-    found = asdict(fill(open_run(chosen, line, 0, "realm"), sentence_of(corpus), k=3))["candidates"]
-    assert [candidate["probability"] for candidate in found if candidate["passage"] is None] == [0.0]
-    assert sum(candidate["probability"] for candidate in found) == pytest.approx(1.0, abs=1e-5)
-    assert len(found) == 4
 
 
 def test_several_masks_side_by_side_ask_for_as_many_wordpieces(said: Verb, corpus: PreparedCorpus) -> None:
@@ -112,20 +101,6 @@ def test_fill_follows_the_equations(said: Verb, corpus: PreparedCorpus) -> None:
         assert candidate["utility"] == pytest.approx(utility, abs=1e-3)
 
 
-def test_a_run_is_asked_by_its_name(
-    line: Path, corpus: PreparedCorpus, said: Verb, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan = plan_run(PARAMS, "realm", 0)
-    record_run(line / "runs", plan)
-    question = question_of(corpus)
-    assert cli.main(["ask", question, "--run", "realm-s0", "--root", str(line)]) == 2, "it is not finished"
-    assert "not finished" in capsys.readouterr().err
-    open_stage(line / "runs", plan, "evaluate").finish({})
-    answer = said(ask, question)["answer"]
-    assert cli.main(["ask", question, "--run", "realm-s0", "--json", "--root", str(line)]) == 0
-    assert json.loads(capsys.readouterr().out)["answer"] == answer
-
-
 def test_words_that_are_not_known_have_a_warning(
     said: Verb, line: Path, corpus: PreparedCorpus, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,32 +110,21 @@ def test_words_that_are_not_known_have_a_warning(
     warning = said(ask, "Zyzzyva \u4e2d\u6587 ???")["warning"]
     assert warning.startswith("none of these words is known")
     assert cli.main(["ask", "Zyzzyva ?", "--json", "--root", str(line)]) == 0
-    printed = capsys.readouterr()
-    assert printed.err.splitlines()[0] == f"realm-lab: {warning}"
-    assert set(json.loads(printed.out)) == {"system", "question", "answer", "near_uniform", "candidates"}
-
-
-def test_a_sentence_that_is_too_long_to_fill_is_refused(line: Path, corpus: PreparedCorpus) -> None:
-    sentence = " ".join([question_of(corpus)] * 20 + ["[MASK]"])
-    with pytest.raises(UserError, match=r"the sentence is longer than corpus\.sentence_length = 26"):
-        fill(open_run(PARAMS, line, 0, "realm"), sentence)
+    assert capsys.readouterr().err.splitlines()[0] == f"realm-lab: {warning}"
 
 
 @pytest.mark.parametrize(
     ("verb", "text", "message"),
     [
-        (ask, "", "the question is empty"),
         (ask, " \t\n", "the question is empty"),
-        (fill, "", ONE_BLANK),
-        (fill, "the capital is Paris .", ONE_BLANK),
-        (fill, "[MASK] is the capital of [MASK] .", ONE_BLANK),
         (fill, "the capital is [mask] .", ONE_BLANK),
+        (fill, "[MASK] is the capital of [MASK] .", ONE_BLANK),
+        (fill, "word " * 40 + "[MASK]", "the sentence is longer than corpus.sentence_length = 26"),
     ],
 )
 def test_mistakes(line: Path, verb: Verb, text: str, message: str) -> None:
-    with pytest.raises(UserError) as caught:
+    with refused(message):
         verb(open_run(PARAMS, line, 0, "realm"), text)
-    assert str(caught.value) == message
 
 
 def test_an_unfinished_run_is_named_with_what_to_do(line: Path) -> None:
@@ -170,9 +134,6 @@ def test_an_unfinished_run_is_named_with_what_to_do(line: Path) -> None:
         UserError, match=r"the finetune stage has not .*; run a study with a variant `system: bm25_reader`"
     ):
         ask(open_run(PARAMS, line, 0, "bm25_reader"), "who ?")
-    other = tiny.params({"pretrain.steps": 3})
-    with pytest.raises(UserError, match="the pretrain stage has not finished for these parameters; call `realm-lab r"):
-        fill(open_run(other, line, 0, "realm"), "who is [MASK] ?")
     with pytest.raises(UserError, match="seed 1: no corpus is prepared for it; the parameters have the seeds 0"):
         fill(open_run(PARAMS, line, 1, "realm"), "who is [MASK] ?")
     with pytest.raises(UserError, match="no finished run for these parameters yet; call `realm-lab run`"):
@@ -195,12 +156,7 @@ def test_a_deleted_corpus_is_prepared_again(line: Path, corpus: PreparedCorpus, 
 
 
 @pytest.mark.parametrize(
-    "place",
-    [
-        "runs/stages/finetune-*/model/reader/model.safetensors",
-        "runs/stages/finetune-*/model/embedder/model.safetensors",
-        "runs/embeddings/*/embeddings.bin",
-    ],
+    "place", ["runs/stages/finetune-*/model/reader/model.safetensors", "runs/embeddings/*/embeddings.bin"]
 )
 def test_what_is_damaged_answers_nothing(
     line: Path, corpus: PreparedCorpus, place: str, capsys: pytest.CaptureFixture[str]
@@ -243,9 +199,6 @@ def test_the_command_line_and_its_tables(
     table = capsys.readouterr().out
     assert "(null document)" in table
     assert "no retrieval" in table
-    [head] = [line for line in table.splitlines() if line.startswith("p(z|x)")]
-    filled = table.splitlines()[0].removeprefix("marginal").partition("  p = ")[0].strip()
-    assert head.index(f"p({filled}|z,x)") < head.index("utility") < head.index("best by z alone")
     assert cli.main(["fill", f"zzyyxx ? {sentence_of(corpus)}", *options]) == 0
     assert capsys.readouterr().err == "realm-lab: not in this run's vocabulary: zzyyxx\n"
     assert cli.main(["ask", " ", *options]) == 2
@@ -260,41 +213,18 @@ def test_the_command_line_and_its_tables(
         ([0.26, 0.22, 0.19, 0.16, 0.16], True),
         ([0.31, 0.19, 0.17, 0.17, 0.16], False),
         ([0.1, 0.15, 0.45, 0.15, 0.15], False),  # the best is not the first
-        ([0.7, 0.3], True),
         ([1.0], False),  # nothing to prefer it to
-        ([], False),  # a system without passages
     ],
 )
 def test_a_retriever_that_prefers_no_passage_is_named(
-    shares: list[float],
-    weak: bool,
-    line: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    shares: list[float], weak: bool, line: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     candidates = [ReadPassage({"title": "a", "body": "b"}, [0, 1], "b", share, 0.5, None) for share in shares]
-    assert is_near_uniform(candidates) == weak
-    monkeypatch.setattr(
-        "realm_lab.engine.systems.ask.ask", lambda *_: Reply("who ?", "b", candidates, 0 if shares else None)
-    )
-    for as_json in (False, True):
-        answer(open_run(PARAMS, line, 0, "realm"), "who ?", as_json=as_json)
-        printed = capsys.readouterr()
-        assert len(printed.err.splitlines()) == weak
+    monkeypatch.setattr("realm_lab.engine.systems.ask.ask", lambda *_: Reply("who ?", "b", candidates, 0))
+    answer(open_run(PARAMS, line, 0, "realm"), "who ?", as_json=True)
+    printed = capsys.readouterr()
+    assert len(printed.err.splitlines()) == weak
     assert json.loads(printed.out)["near_uniform"] == weak
-
-
-def test_a_long_answer_leaves_numbers_and_passages_whole(
-    line: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    body = "the broncos defeated the panthers of carolina and earned their third title"
-    answer = "the panthers of carolina and earned their third title"
-    passage = ReadPassage({"title": "fiftieth", "body": body}, [0, 3], answer, 0.25, 0.00905, 0.78)
-    _show(open_run(PARAMS, line, 0, "realm"), [], [passage], ("p(span|z,x)", "answer"), 0)
-    printed = capsys.readouterr().out
-    assert {"0.250", "0.00905", "+0.78", "fiftieth", *body.split()} <= {*printed.split()}
-    assert max(map(len, printed.splitlines())) <= 80
 
 
 def test_bm25_can_find_the_passages_that_are_read(said: Verb, corpus: PreparedCorpus) -> None:
@@ -307,13 +237,10 @@ def test_bm25_can_find_the_passages_that_are_read(said: Verb, corpus: PreparedCo
     assert [candidate["probability"] for candidate in found] == pytest.approx(
         [math.exp(score) / total for score in scores[0]], rel=1e-4
     )
-    own = said(ask, question, k=4)["candidates"]
-    assert {c["passage"]["id"] for c in own} != {c["passage"]["id"] for c in found}  # not the run's retriever
 
 
-def test_a_blank_in_a_question_is_what_pretraining_masks_with(tmp_path: Path) -> None:
-    root = tiny.prepare(tiny.params(), tmp_path)
-    context = open_run(tiny.params(), root, 0, "realm")
+def test_a_blank_in_a_question_is_what_pretraining_masks_with(line: Path) -> None:
+    context = open_run(PARAMS, line, 0, "realm")
     word = context.corpus.questions("test").texts[0].split()[0]
     pieces, mask = list(context.wordpieces([word])[0]), context.special.mask
     blank, plain, twice = context.question_tokens([f"{word} [MASK] {word}.", f"{word}.", f"[MASK] [MASK]{word}"])

@@ -35,7 +35,6 @@ TEXTS = [
 
 
 def columns(texts: list[tuple[str, str]]) -> tuple[list[str], list[str]]:
-    """Return the bodies and the titles."""
     return [body for _, body in texts], [title for title, _ in texts]
 
 

@@ -32,16 +32,15 @@ class Project:
     """The tiny project; counts the passages that each stage embeds for an index."""
 
     def __init__(self, root: Path):
-        self.root, self.tiny, self.params = root, tiny, tiny.params()
+        self.root, self.params = root, tiny.params()
         tiny.prepare(self.params, root)
         (root / "params.yaml").write_bytes(tiny.PARAMETERS.read_bytes())
         self.embedded: dict[tuple[str, str], int] = {}
 
     def run(self, system: str) -> dict[str, Any]:
-        """Run all stages of a system; returns the results."""
         for stage in system_of(system).stages:
             before = Embedded.passages
-            done = self.tiny.run(stage.name, self.params, self.root, system)
+            done = tiny.run(stage.name, self.params, self.root, system)
             self.embedded[system, stage.name] = Embedded.passages - before
         self.folder = done.path / "eval"
         results: dict[str, Any] = done.results()
@@ -85,7 +84,7 @@ def test_the_start_is_step_0_of_the_curve_and_the_end_its_last(
         PreparedCorpus, "sentences", lambda self, name="sentences": sentences(self, name.replace("test", "dev"))
     )
     short = {"pretrain.steps": 4} | {f"pretrain.{name}": value for name, value in null.items()}
-    params, tiny = project.tiny.params(short), project.tiny
+    params = tiny.params(short)
     tiny.run("warm_start", params, project.root)
     curve = tiny.by_name(tiny.metrics(tiny.run("pretrain", params, project.root)))
     found, _ = system_of("realm")(Context(plan_run(params, "realm", 0), project.root)).measure()
@@ -97,7 +96,7 @@ def test_the_start_is_step_0_of_the_curve_and_the_end_its_last(
     assert found["cloze_null_probability_start"] > 0.01
 
 
-def test_bm25_with_a_reader_of_its_own(project: Project) -> None:
+def test_bm25_with_a_reader_learns_from_what_bm25_finds(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     results = project.run("bm25_reader")
     assert sum(project.embedded[system, stage] for system, stage in project.embedded if system == "bm25_reader") == 0
     assert {name: results[name] for name in results["bm25"]} == results["bm25"]
@@ -107,20 +106,12 @@ def test_bm25_with_a_reader_of_its_own(project: Project) -> None:
     rows = read_json_lines(project.folder / "predictions.jsonl")
     assert {len(row["retrieved"]) for row in rows} <= {*range(project.params.finetune.candidates + 1)}
     assert {example["kind"] for example in read_json(project.folder / "explorer.json")} == {"question"}
-    assert main(["ask", "who ?", "--system", "bm25_reader", "--root", str(project.root)]) == 0
-    # The warm start is shared, fine-tuning is not.
-    assert len(list((project.root / "runs" / "stages").glob("warm_start-*"))) == 1
-    keys = [plan_run(project.params, system, 0).key("finetune") for system in ("bm25_reader", "warm_start")]
-    assert keys[0] != keys[1]
-
-
-def test_bm25_with_a_reader_learns_from_what_bm25_finds(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    project.run("bm25_reader")
     project.run("warm_start")
-    run = project.tiny.stage_run("finetune", project.params, project.root, "bm25_reader")
-    found = project.tiny.by_name(project.tiny.metrics(run))["answerable_fraction"]
-    dense = project.tiny.stage_run("finetune", project.params, project.root, "warm_start")
-    assert min(found.values()) > max(project.tiny.by_name(project.tiny.metrics(dense))["answerable_fraction"].values())
+    run = tiny.stage_run("finetune", project.params, project.root, "bm25_reader")
+    found = tiny.by_name(tiny.metrics(run))["answerable_fraction"]
+    dense = tiny.stage_run("finetune", project.params, project.root, "warm_start")
+    assert min(found.values()) > max(tiny.by_name(tiny.metrics(dense))["answerable_fraction"].values())
+    capsys.readouterr()
     assert main(["fill", "who is [MASK] ?", "--system", "bm25_reader", "--root", str(project.root)]) == 2
     assert capsys.readouterr().err == "realm-lab: error: system bm25_reader fills no blanks\n"
     # Several systems answer one question; one without a run does not stop the others.

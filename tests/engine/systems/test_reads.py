@@ -23,6 +23,7 @@ QUICK: dict[str, Any] = {
     "pretrain.steps": 3,
     "finetune.steps": 3,
 }
+OF_REALM = "containment"  # a branch only of pre-training
 BRANCHES: dict[str, dict[str, Any]] = {
     "as it is": {},
     "learned null": {"pretrain.null_document": "learned", "pretrain.calibrate_null": True, "finetune.softmax": "joint"},
@@ -37,7 +38,7 @@ BRANCHES: dict[str, dict[str, Any]] = {
         "finetune.train_query_tower": False,
         "model.share_towers": False,
     },
-    "containment": {
+    OF_REALM: {
         "pretrain.train_reader": False,
         "pretrain.reward": "containment",
         "finetune.initial_reader": "warm_start",
@@ -47,22 +48,20 @@ BRANCHES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("reads")
-
-
-@pytest.fixture(scope="module")
-def folder(root: Path) -> Path:
     params = tiny.params(QUICK)
-    tiny.prepare(params, root)
+    root = tiny.prepare(params, tmp_path_factory.mktemp("reads"))
     texts = Context(plan_run(params, "realm", 0), root).passages.text.column("body")
-    return write_sentence_folder(root / "bert", list(texts))
+    write_sentence_folder(root / "bert", list(texts))
+    return root
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("branch", BRANCHES)
-@pytest.mark.parametrize("system", sorted(SYSTEMS))
-def test_no_stage_reads_more_than_it_declares(root: Path, folder: Path, system: str, branch: str) -> None:
-    own = {"embedding": {"folder": str(folder)}, "path_retriever": LINKED, "graph_retriever": LINKED}
+@pytest.mark.parametrize(
+    ("system", "branch"),
+    [(system, branch) for system in sorted(SYSTEMS) for branch in BRANCHES if branch != OF_REALM or system == "realm"],
+)
+def test_no_stage_reads_more_than_it_declares(root: Path, system: str, branch: str) -> None:
+    own = {"embedding": {"folder": str(root / "bert")}, "path_retriever": LINKED, "graph_retriever": LINKED}
     params = tiny.params(QUICK | {"system_options": OPTIONS | own} | BRANCHES[branch])
     for stage in ("prepare", *(stage.name for stage in system_of(system).stages)):
         assert tiny.run(stage, params, root, system).is_complete() or stage == "prepare"

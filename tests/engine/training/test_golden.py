@@ -36,7 +36,7 @@ def test_losses_are_the_golden_ones(line: Path, phase: str) -> None:
     path = FOLDER / f"{phase}.json"
     if os.environ.get("REALM_LAB_GOLDEN") == "write":
         path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps({"engine_version": ENGINE_VERSION, "losses": losses}, indent=1) + "\n")
+        path.write_text(json.dumps({"engine_version": ENGINE_VERSION, "losses": losses}) + "\n")
     golden = json.loads(path.read_text())
     advice = f"if the change of numerics is intended, bump ENGINE_VERSION in realm_lab/__init__.py and run `{COMMAND}`"
     assert losses == pytest.approx(golden["losses"], rel=1e-4), f"{phase}: {advice}"

@@ -124,17 +124,6 @@ def test_a_norm_that_is_not_finite_is_reported_and_moves_nothing(bad: float) -> 
         assert optimiser.state() == {}
 
 
-def test_matrices_decay_and_biases_and_layer_norms_do_not() -> None:
-    module, optimiser = make()
-    before = {name: value.detach().clone() for name, value in module.named_parameters()}
-    for parameter in module.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    optimiser.step(3)  # the learning rate is 0.1, the decay 0.01
-    for name, value in module.named_parameters():
-        factor = 0.999 if name in ("words.weight", "linear.weight") else 1.0
-        torch.testing.assert_close(value.detach(), before[name] * factor, msg=name)
-
-
 def test_frozen_parameters_are_neither_moved_nor_clipped_for() -> None:
     module, optimiser = make(frozen={"words.weight"})
     before = module.words.weight.detach().clone()
@@ -170,11 +159,6 @@ def test_a_restored_state_continues_in_the_same_bits(tmp_path: Path, settings: O
     assert other.state().keys() == optimiser.state().keys()
     for name, value in optimiser.state().items():
         assert torch.equal(other.state()[name], value), name
-
-    fresh, without = make(settings)  # without the moments, weights move differently
-    fresh.load_state_dict(weights)
-    train(fresh, without, range(6, 12))
-    assert not torch.equal(fresh.linear.weight, module.linear.weight)
 
 
 SUM = """

@@ -21,7 +21,6 @@ SHORT = {"pretrain.steps": 3, "evaluate.interval_steps": 3, "pretrain.refresh.in
 
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root with a warm start."""
     return tiny.prepare(tiny.params(), tmp_path_factory.mktemp("pretrain"), "warm_start")
 
 

@@ -1,18 +1,13 @@
 """The choice and frequency of query sentences, and their masks: two independent choices."""
 
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from realm_lab.engine.core.seeding import numpy_generator
 from realm_lab.engine.corpus.store import NO_ROW, Sentences
 from realm_lab.engine.corpus.vocabulary import SpecialIds
-from realm_lab.engine.masking import MASKING_SCHEMES, MaskRequest, register_masking
-from realm_lab.engine.models.inputs import join
 from realm_lab.engine.params.parameters import Pretrain
 from realm_lab.engine.training.query_stream import QueryStream
 from realm_lab.errors import UserError
@@ -61,47 +56,6 @@ def test_an_epoch_has_each_sentence_with_a_salient_span_once(sentences: Sentence
     assert len({tuple(epoch) for epoch in drawn}) > 30  # shuffled again
 
 
-def test_each_span_of_a_sentence_is_masked_equally_often(sentences: Sentences) -> None:
-    queries = stream(sentences)
-    generator = np.random.default_rng(0)
-    rows = [row for epoch in epochs(queries, 400) for row in epoch if SPANS[row]]
-    seen = Counter((row, int(queries.masked(row, generator).positions[0])) for row in rows)
-    for (row, _), count in seen.items():
-        expected = 400 * 2 / len(SPANS[row])
-        assert count == pytest.approx(expected, abs=5 * expected**0.5)
-    assert len(seen) == sum(map(len, SPANS)) // 2
-
-
-@pytest.fixture
-def greedy() -> Iterator[str]:
-    """A scheme that takes a different number of random draws for each sentence."""
-
-    @register_masking("greedy")
-    def scheme(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
-        generator.random(1000 + request.length)
-        return np.array([0])
-
-    yield "greedy"
-    del MASKING_SCHEMES["greedy"]
-
-
-def test_the_same_sentences_come_under_every_scheme(sentences: Sentences, greedy: str) -> None:
-    def rows(**changes: Any) -> list[int]:
-        queries = stream(sentences, **changes)
-        generator = numpy_generator(3, "pretrain-masks", 0)
-        drawn: list[int] = []
-        for step in range(20):  # masks are drawn in between
-            batch = queries.rows(4 * step, 4).tolist()
-            for row in batch:
-                queries.masked(row, generator)
-            drawn += batch
-        return drawn
-
-    first = rows()
-    for masking in ("random_token", "random_span", greedy):
-        assert rows(masking=masking, mask_rate=0.5) == first
-
-
 @pytest.mark.parametrize("masking", ["salient_span", "random_token", "random_span"])
 def test_a_query_is_its_sentence_with_the_answer_masked_and_no_special_token_in_it(
     sentences: Sentences, masking: str
@@ -117,9 +71,7 @@ def test_a_query_is_its_sentence_with_the_answer_masked_and_no_special_token_in_
         assert restored.tolist() == tokens
         assert np.flatnonzero(masked.tokens == MASK).tolist() == masked.positions.tolist()
         assert not set(SPECIAL) & set(masked.targets.tolist())
-        joined = join([masked.tokens], None, SPECIAL, 64).tokens_BL[0]
-        assert np.flatnonzero(joined.numpy() == MASK).tolist() == (masked.positions + 1).tolist()
-        assert (joined[0], joined[-1], len(joined)) == (SPECIAL.cls, SPECIAL.sep, len(tokens) + 2)
+        assert masking != "salient_span" or masked.positions[0] in SPANS[row][::2]
 
 
 def test_the_query_tower_reads_a_question_and_the_reader_the_sentence(sentences: Sentences) -> None:

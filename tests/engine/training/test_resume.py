@@ -31,7 +31,6 @@ class Line:
         self._count = itertools.count()
 
     def expected(self, stage: str, params: Params) -> Any:
-        """The outcome without interruption."""
         key = (stage, params.model_dump_json())
         if key not in self.whole:
             tiny.prepare(params, self.root)
@@ -57,7 +56,6 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Line:
 
 @pytest.fixture(autouse=True)
 def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that moves by one second at each look."""
     monkeypatch.setattr("realm_lab.engine.training.loop.time", SimpleNamespace(monotonic=itertools.count().__next__))
 
 
@@ -66,7 +64,6 @@ def steps_of(folder: Path) -> list[int]:
 
 
 def assert_resumes(line: Line, stage: str, params: Params, root: Path) -> None:
-    """Run again; everything is as in the uninterrupted run."""
     torch.manual_seed(777)  # the generator of another process has any state
     run = tiny.run(stage, params, root)
     models, metrics, results = tiny.outcome(run)

@@ -138,34 +138,29 @@ def test_ranks_leave_together_after_the_first_has_written_its_checkpoint(
     assert calls == ["exchange", "save", "exchange"]
 
 
-def test_a_second_signal_does_not_wait(stage: StageRun) -> None:
-    def interrupt_twice() -> None:
-        os.kill(os.getpid(), signal.SIGUSR1)
-        os.kill(os.getpid(), signal.SIGTERM)
-        raise AssertionError("went on")
-
-    task = Count()
-    task.at = {2: interrupt_twice}
-    with pytest.raises(SystemExit) as caught:
-        train(task, stage, LAUNCH, CPU)
-    assert caught.value.code == 128 + signal.SIGTERM
-    assert load_newest(stage.path / "checkpoints") is None
+USR1, USR2, TERM = signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM
 
 
-def test_slurm_may_repeat_itself(stage: StageRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt_often() -> None:
-        for number in (signal.SIGUSR2, signal.SIGUSR2, signal.SIGTERM, signal.SIGTERM):
+@pytest.mark.parametrize(
+    ("job", "numbers", "code", "is_saved"),
+    [("", [USR1, TERM], TERM, False), ("17", [USR2, USR2, TERM, TERM], USR2, True)],
+)
+def test_a_second_signal_does_not_wait_but_slurm_may_repeat_itself(
+    stage: StageRun, monkeypatch: pytest.MonkeyPatch, job: str, numbers: list[int], code: int, is_saved: bool
+) -> None:
+    def interrupt() -> None:
+        for number in numbers:
             os.kill(os.getpid(), number)
 
-    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    if job:
+        monkeypatch.setenv("SLURM_JOB_ID", job)
     task = Count()
-    task.at = {2: interrupt_often}
+    task.at = {2: interrupt}
     with pytest.raises(SystemExit) as caught:
         train(task, stage, LAUNCH, CPU)
-    assert caught.value.code == 128 + signal.SIGUSR2
+    assert caught.value.code == 128 + code
     saved = load_newest(stage.path / "checkpoints")
-    assert saved is not None
-    assert saved.step == 3
+    assert (saved is not None and saved.step == 3) == is_saved
 
 
 def test_a_signal_in_the_last_step_is_for_whoever_goes_on(stage: StageRun) -> None:

@@ -19,7 +19,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def outcome(root: Path, stage: str, given: dict[str, Any], *before: str) -> tuple[dict[str, bytes], list[Any]]:
-    """The models of a stage and its metrics."""
     params = tiny.params(given)
     for name in before:
         tiny.run(name, params, root)

@@ -11,7 +11,7 @@ import torch
 from realm_lab.engine.retrieval.candidates import Candidates
 from realm_lab.engine.retrieval.rows import ABSENT, NULL
 from realm_lab.engine.training.pretrain import PretrainTask
-from realm_lab.engine.training.watch import QUANTITIES, CollapseWatch, candidate_health, health_means
+from realm_lab.engine.training.watch import CollapseWatch, candidate_health, health_means
 from realm_lab.records.bounds import BOUNDS, Bound
 from realm_lab.records.run import COLLAPSED, Flag
 
@@ -70,17 +70,6 @@ def test_health_is_these_loops() -> None:
         abs=1e-6,
     )
     assert mean(gold) == 0.5
-
-
-def test_parts_of_a_batch_add_up_to_the_batch() -> None:
-    whole, numbers = made(ROWS_BK)
-    total = torch.zeros(2, len(QUANTITIES), dtype=torch.float64)
-    for part in (slice(0, 1), slice(1, 4)):
-        score, prior, reader, null = (
-            torch.tensor(numbers[name][part]) for name in ("score", "prior", "reader", "null")
-        )
-        total = total + candidate_health(Candidates(ROWS_BK[part], score, prior), reader, null, GOLD_B[part])
-    assert health_means(total) == pytest.approx(health_means(whole), rel=1e-9)
 
 
 NULL_BOUND = Bound("null_probability", "p(null|x)", True, 0.9, "")

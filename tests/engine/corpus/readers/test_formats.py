@@ -13,19 +13,15 @@ import pytest
 
 from realm_lab.engine.corpus.readers import (
     Dropped,
-    InputFile,
     Record,
     find_reader,
     input_files,
     read_documents,
     read_questions,
-    register_reader,
     register_shape,
     registry,
 )
-from realm_lab.engine.corpus.readers.squad import readable_title
 from realm_lab.engine.corpus.records import Document, Question, Span
-from realm_lab.engine.corpus.text_files import read_text
 from tests.factories.errors import refused
 
 
@@ -86,11 +82,8 @@ TRIPLES = rf"""# names
 <http://x.org/Norway> {LABEL} "Norge"@no .
 <http://x.org/Norway> {LABEL} "Kingdom of Norway"@en .
 """.encode()
-SALIENT = {
-    "title": "Oslo",
-    "text": "Åse in Oslo, 1925.",
-    "spans": {"start": [14, 0], "limit": [18, 4], "type": ["DATE", ""]},
-}
+SALIENT: dict[str, Any] = {"title": "Oslo", "text": "Åse in Oslo, 1925."}
+SALIENT["spans"] = {"start": [14, 0], "limit": [18, 4], "type": ["DATE", ""]}
 SPANS = (Span(0, 3, "span"), Span(13, 17, "DATE"))
 DPR = {
     "dataset": "nq_train", "question": "where is oslo", "answers": ["Norway"],
@@ -146,8 +139,6 @@ TEXT_LINES = lines({"text": LONG, "id": 7, "title": " T "}, {"text": "B\u2028b",
 # fmt: off
 TEXTS: dict[str, tuple[str, bytes, str, list[Document]]] = {
     "squad": ("no_suffix", SQUAD, "squad", PARAGRAPHS),
-    "squad_in_lines": ("s.json", json.dumps(json.loads(SQUAD), indent=2).encode(), "squad", PARAGRAPHS),
-    "squad_marked": ("s.json", b"\xef\xbb\xbf" + SQUAD, "squad", PARAGRAPHS),
     "texts": ("d", TEXT_LINES, "texts", [Document("7", "T", LONG, "T"), Document("d:2", "", "B\u2028b", "d:2")]),
     "beir": ("corpus.jsonl", lines({"_id": "d1", "title": "T", "text": "A", "metadata": {}}, {"_id": "", "text": "B"}),
         "texts", [Document("d1", "T", "A", "T"), Document("corpus.jsonl:2", "", "B", "corpus.jsonl:2")]),
@@ -160,8 +151,6 @@ TEXTS: dict[str, tuple[str, bytes, str, list[Document]]] = {
             "start": [], "limit": [], "type": []}}), "salient_span_wikipedia",
         [Document("s.jsonl:1", "Oslo", "Åse in Oslo, 1925.", "Oslo", spans=SPANS),
         Document("s.jsonl:2", "", "No.", "s.jsonl:2", spans=())]),
-    "salient_span_wikipedia_in_parquet": ("s.parquet", parquet(**{key: [value] for key, value in SALIENT.items()}),
-        "salient_span_wikipedia", [Document("s.parquet:1", "Oslo", "Åse in Oslo, 1925.", "Oslo", spans=SPANS)]),
     "salient_spans_in_a_list": ("s.jsonl", lines({"title": "", "text": "Åse.", "spans": [{"start": 0, "limit": 4}]}),
         "salient_span_wikipedia", [Document("s.jsonl:1", "", "Åse.", "s.jsonl:1", spans=(Span(0, 3, "span"),))]),
     "ms_marco": ("collection.tsv.gz", gzip.compress(b'0\tHe said "no.\n8\tPlain.\r\n'), "ms_marco",
@@ -180,12 +169,8 @@ TEXTS: dict[str, tuple[str, bytes, str, list[Document]]] = {
     "pyserini": ("c.jsonl", lines({"id": "d1", "contents": "A"}, {"docid": 2, "contents": "B"},
         {"_id": "x", "contents": "C"}), "pyserini",
         [Document("d1", "", "A", "d1"), Document("2", "", "B", "2"), Document("x", "", "C", "x")]),
-    "2wiki": ("corpus.json", json.dumps([{"title": "T", "text": "A"}, {"title": "U", "text": "B"}], indent=4).encode(),
-        "texts", [Document("corpus.json:1", "T", "A", "T"), Document("corpus.json:2", "U", "B", "U")]),
     "psgs_w100": ("psgs_w100.tsv", b'id\ttext\ttitle\n1\t"He said ""no"".\nTwice."\tT\n2\tPlain.\t\n',
         "text_table", [Document("1", "T", 'He said "no".\nTwice.', "T"), Document("2", "", "Plain.", "2")]),
-    "csv": ("d.csv.gz", gzip.compress(b'"Text",id,url\r\n"One, two.",7,u\r\n'), "text_table",
-        [Document("7", "", "One, two.", "7")]),
     "wikiextractor": ("wiki_00", lines(EXTRACTED), "wikiextractor",
         [Document("12", "R & D", "It is <white>.", "R & D")]),
     "wikitext": ("w.txt", WIKITEXT, "wikitext", [Document("w.txt:2", "Oslo", "Oslo is a <unk> .\nOld .", "w.txt:2"),
@@ -217,14 +202,7 @@ def test_documents(tmp_path: Path, case: str) -> None:
     assert not dropped
 
 
-CLOZE = {
-    "id": "c",
-    "cloze": "In [MASK].",
-    "answer": "Oslo",
-    "source_id": "n1",
-    "evidence_ids": ["n2"],
-    "in_Zold": False,
-}
+CLOZE = {"id": "c", "cloze": "In [MASK].", "answer": "Oslo", "source_id": "n1", "evidence_ids": ["n2"]}
 TIMEQA = {"id": "x#0", "title": "T", "question": "Who in 1811?", "answer": ["Ann"], "level": "easy"}
 # name of the file, its content, the format, its questions, what is dropped
 # fmt: off
@@ -234,10 +212,6 @@ ASKED: dict[str, tuple[Any, ...]] = {
         {"answer: normalises to nothing": 1, "question: no answer": 1, "question: unanswerable": 1}),
     "nq_open": ("NQ-open.jsonl", b"\n" + lines({"question": "who won", "answer": ["Ann", "Ann B."]}), "open_questions",
         [Question("nq-open.jsonl:2", "who won", ("Ann", "Ann B."), None)], {}),
-    "nq_open_of_the_hub": ("v.parquet", parquet(question=["who won"], answer=[["Ann"]]), "open_questions",
-        [Question("v.parquet:1", "who won", ("Ann",), None)], {}),
-    "with_document": ("q.jsonl", lines({"question": "when?", "answers": "x", "id": "t2", "document": "d1"}),
-        "open_questions", [Question("t2", "when?", ("x",), "d1")], {}),
     "with_groups": ("q.jsonl", lines({"question": "when?", "answer": "x", "groups": ["a", "b"]}), "open_questions",
         [Question("q.jsonl:1", "when?", ("x",), None, groups=("a", "b"))], {}),
     "patterns_by_record": ("q.jsonl",
@@ -295,7 +269,7 @@ ASKED: dict[str, tuple[Any, ...]] = {
 # fmt: on
 
 
-@pytest.mark.parametrize("case", ["marked_texts", "salient_span_wikipedia", "natural_questions", "hotpotqa"])
+@pytest.mark.parametrize("case", ["marked_texts", "natural_questions"])
 @pytest.mark.parametrize("form", ["lines", "array", "marked"])
 def test_a_format_is_known_by_keys_behind_a_long_text(tmp_path: Path, case: str, form: str) -> None:
     name, content, kind, expected = TEXTS[case]
@@ -347,41 +321,11 @@ def test_questions_with_their_gold_passage(
     assert (document.title, document.article) == ("Oslo", "Oslo")
 
 
-@pytest.mark.parametrize(
-    ("title", "readable"), [("Super_Bowl_50", "Super Bowl 50"), ("100%_x", "100% x"), ("%ff", "%ff")]
-)
-def test_readable_title(title: str, readable: str) -> None:
-    assert readable_title(title) == readable
-
-
 def test_plain_text_without_blank_lines_is_cut_at_line_ends(tmp_path: Path) -> None:
     path = put(tmp_path / "long.txt", b"A sentence of the tale.\n" * 10_000)
     documents = list(read_documents(input_files(path)))
     assert [document.id for document in documents] == ["long.txt:1", "long.txt:4168", "long.txt:8335"]
     assert sum(document.text.count("tale") for document in documents) == 10_000
-
-
-def test_members_of_an_array_before_a_fault_are_given_out(tmp_path: Path) -> None:
-    records = [{"text": f"{number} " + "é" * 3000, "n": [1.5e3, None, {"a": number}]} for number in range(1000)]
-    text = json.dumps(records, ensure_ascii=False, indent=1)
-    path = put(tmp_path / "a.json", text.encode())
-    assert [document.text for document in read_documents(input_files(path))] == [record["text"] for record in records]
-    put(path, (text[:-1] + ",\n\n5]").encode())
-    documents = read_documents(input_files(path))
-    assert [next(documents).text.split()[0] for _ in range(1000)] == [str(number) for number in range(1000)]
-    with refused(path=path, line=text.count("\n") + 3, part="record 1001"):
-        next(documents)
-
-
-def test_a_format_can_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "READERS", dict(registry.READERS))
-
-    def read(file: InputFile, dropped: Dropped) -> Iterator[Document]:
-        yield Document("poem", "", read_text(file.path), "poem")
-
-    register_reader("poem", lambda path, head: path.suffix == ".poem", read_documents=read)
-    path = put(tmp_path / "a.poem", b'{"text": "not JSON here"}')
-    assert [document.text for document in read_documents(input_files(path))] == ['{"text": "not JSON here"}']
 
 
 def test_no_format_of_the_package_is_custom_code() -> None:

@@ -43,8 +43,6 @@ BEIR = {
 
 
 class Data(Hub):
-    """The data sets `org/name` and `org/beir`."""
-
     def do_GET(self) -> None:
         path = unquote(self.path.partition("?")[0]).removeprefix("/api").removeprefix("/datasets/")
         repository, rest = "/".join(path.split("/")[:2]), "/".join(path.split("/")[2:])
@@ -131,10 +129,7 @@ print(FilesCorpus.identity(Corpus(files={"knowledge": [name], "questions_test": 
     [
         ("hf-dataset://org/name/fr", "'fr'; https://huggingface.co/datasets/org/name"),
         ("hf-dataset://org/name@v9/en", "cannot be fetched ("),
-        ("hf-dataset://org/none/en", "cannot be fetched ("),
         ("hf-dataset://name", "expected hf-dataset://ORG/NAME"),
-        ("hf-dataset://org/name", "such as en"),
-        ("hf-dataset://org/name/questions", "without wiki_*"),
     ],
 )
 def test_what_the_hub_does_not_have_is_one_line(port: int, tmp_path: Path, name: str, message: str) -> None:
