@@ -3,9 +3,7 @@
 import json
 import os
 import shutil
-from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -58,6 +56,7 @@ def test_what_is_missing_comes_with_a_remedy(tmp_path: Path, commands: Path) -> 
     missing = [diagnosis for diagnosis in found.values() if diagnosis.state == "missing"]
     assert {diagnosis.subject for diagnosis in missing} >= {"model.checkpoint", "corpus.files.knowledge", "dvc"}
     assert [diagnosis for diagnosis in missing if not diagnosis.remedy] == []
+    assert found["SLURM"] == Diagnosis("note", "SLURM", "not installed; runs stay on this machine")
 
 
 def test_a_package_that_fails_to_import_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,19 +67,6 @@ def test_a_package_that_fails_to_import_is_missing(tmp_path: Path, monkeypatch: 
     found = {diagnosis.subject: diagnosis for diagnosis in doctor._packages()}
     assert found["FAISS"] == Diagnosis("missing", "FAISS", "libfaiss.so: cannot open shared object file", "make setup")
     assert found["MLflow"].state == "OK"
-
-
-def test_plug_ins_newer_than_the_installation_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "plug-ins" not in {diagnosis.subject for diagnosis in doctor._packages()}
-    installed = metadata.entry_points
-    older = {"realm_lab.plugins": "formats", "realm_lab.verbs": "mine"}
-    monkeypatch.setattr(
-        metadata, "entry_points", lambda group: [one for one in installed(group=group) if one.name != older[group]]
-    )
-    found = {diagnosis.subject: diagnosis for diagnosis in doctor._packages()}["plug-ins"]
-    assert found == Diagnosis("missing", "plug-ins", "formats, mine: newer than the installation", "make setup")
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n')  # another project, with a folder realm_lab
-    assert doctor._plugins_not_installed(tmp_path / "pyproject.toml") == []
 
 
 def test_files_of_the_parameters_are_looked_for_from_the_root(tmp_path: Path) -> None:
@@ -97,7 +83,7 @@ def test_files_of_the_parameters_are_looked_for_from_the_root(tmp_path: Path) ->
     assert found["tokenizer.checkpoint"].found == "models/checkpoint: no such file or folder"
 
 
-def test_checkpoints_that_cannot_be_used_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoints_that_cannot_be_used_are_wrong(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text('{"model_type": "mpnet"}')
     (tmp_path / "other" / "tokenizer.json").write_text('{"model": {"type": "BPE"}}')
@@ -107,11 +93,6 @@ def test_checkpoints_that_cannot_be_used_are_wrong(tmp_path: Path, capsys: pytes
     found = diagnoses(tmp_path, text)
     assert found["pretrain.causal_checkpoint"].state == "wrong"
     assert [found[f"{name}.checkpoint"].state for name in ("model", "tokenizer")] == ["wrong", "wrong"]
-    assert "mpnet" in found["model.checkpoint"].found
-    assert "BPE" in found["tokenizer.checkpoint"].found
-    assert all(found[f"{name}.checkpoint"].remedy for name in ("model", "tokenizer"))
-    assert cli.main(["doctor", "--root", str(tmp_path)]) == 1
-    capsys.readouterr()
 
 
 def test_all_contradictions_are_listed_as_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,9 +114,7 @@ def test_all_contradictions_are_listed_as_wrong(tmp_path: Path, capsys: pytest.C
     found = listed("parameters")
     names = ["model.hidden_size", "pretrain.candidates", "pretrain.reward", "finetune.objective"]
     assert [next(name for name in names if name in one) for one in found] == names
-    assert [line in one for one, line in zip(found, ("line 2", "line 3", "line 3", "line 4"), strict=True)] == [
-        True
-    ] * 4
+    assert all(line in one for one, line in zip(found, ("line 2", "line 3", "line 3", "line 4"), strict=True))
     (tmp_path / "params.yaml").write_text("preset: toy\n")
     found = listed("study two", "two")
     assert ["projection: identity" in found[0], "candidates: 1" in found[1], len(found)] == [True, True, 2]
@@ -158,35 +137,11 @@ def test_a_study_is_planned_and_what_its_cells_name_is_looked_for(
 
 
 @pytest.mark.parametrize(
-    ("idle", "steal", "state", "text"),
-    [
-        (50.0, 0.0, "note", "other programs use 2.0 of 4 cores"),
-        (100.0, 0.0, "OK", "other programs use 0.0 of 4 cores"),
-        (75.0, 25.0, "note", "other programs use 0.0 of 4 cores, the host takes 1.0"),
-    ],
-)
-def test_cores_that_others_take_are_measured(
-    monkeypatch: pytest.MonkeyPatch, idle: float, steal: float, state: str, text: str
-) -> None:
-    times = SimpleNamespace(idle=idle, iowait=0.0, steal=steal)
-    monkeypatch.setattr("psutil.cpu_times_percent", lambda seconds: times)
-    monkeypatch.setattr("psutil.cpu_count", lambda: 4)
-    found = doctor._others()
-    assert (found.state, found.subject, found.found) == (state, "load", text)
-    assert bool(found.remedy) == (state == "note")
-
-
-def test_no_slurm_is_a_note(tmp_path: Path, commands: Path) -> None:
-    assert diagnoses(tmp_path)["SLURM"] == Diagnosis("note", "SLURM", "not installed; runs stay on this machine")
-
-
-@pytest.mark.parametrize(
     ("scontrol", "state", "said"),
     [
         ('echo "Slurmctld(primary) at head is UP"', "OK", "Slurmctld(primary) at head is UP"),
         ('echo "Slurmctld(primary) at head is DOWN"', "note", "is DOWN"),
         ('echo "slurm_load_ctl_conf error: Unable to contact" >&2; exit 1', "note", "Unable to contact"),
-        ("exit 3", "note", "no controller answers"),
         ("read line < held", "note", "timed out after 0.2 seconds"),
     ],
 )
@@ -197,21 +152,21 @@ def test_slurm_is_there_when_its_controller_answers(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(doctor, "SLURM_TIMEOUT_SECONDS", 0.2)
     program(commands, "scontrol", scontrol)
-    slurm = diagnoses(tmp_path)["SLURM"]
+    slurm = doctor._slurm()
     assert slurm.state == state
     assert said in slurm.found
     assert bool(slurm.remedy) == (state != "OK")
 
 
 def test_the_tracking_uri_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert diagnoses(tmp_path)["tracking store"].found == f"sqlite:///{tmp_path}/mlflow.db"
-    text = "preset: smoke\nlaunch: {tracking_uri: 'http://me:secret@here:1'}\n"
-    assert diagnoses(tmp_path, text)["tracking store"].found == "http://me:***@here:1"
+    assert doctor._store(None, tmp_path).found == f"sqlite:///{tmp_path}/mlflow.db"
+    named = params(tmp_path, "preset: smoke\nlaunch: {tracking_uri: 'http://me:secret@here:1'}\n")
+    assert doctor._store(named, tmp_path).found == "http://me:***@here:1"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://there:2")
-    assert diagnoses(tmp_path, text)["tracking store"].found == "http://there:2"
+    assert doctor._store(named, tmp_path).found == "http://there:2"
 
 
-@pytest.mark.parametrize(("text", "code"), [("preset: smoke\n", 0), ("preset: real\n", 1), (None, 1)])
+@pytest.mark.parametrize(("text", "code"), [("preset: smoke\n", 0), (None, 1)])
 def test_the_exit_code_says_whether_something_is_missing(
     text: str | None, code: int, tmp_path: Path, commands: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,10 +183,7 @@ def test_the_exit_code_says_whether_something_is_missing(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_there_is_nothing_to_try(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", "--gpu", "--preset", "smoke", "--root", str(tmp_path)]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("realm-lab: error: no GPU: torch ")
-    assert len(printed.err.splitlines()) == 1
+    assert capsys.readouterr().err.startswith("realm-lab: error: no GPU: torch ")
 
 
 def test_a_preset_that_names_no_corpus_is_refused_where_a_run_would_fail(

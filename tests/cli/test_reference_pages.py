@@ -13,10 +13,10 @@ from docs.parameters_page import render_reference
 from docs.reference_pages import options_of_sources, render_cli, render_llms, render_metrics
 from realm_lab import __all__ as public
 from realm_lab.cli import build_parser, main
-from realm_lab.cli.parser import ALIASES
 from realm_lab.engine.models.objectives import OBJECTIVES
-from realm_lab.engine.params.load import flatten
+from realm_lab.engine.params.load import flatten, is_section, parameter_fields
 from realm_lab.engine.params.parameters import Params
+from realm_lab.engine.params.params_yaml import renewed_params_yaml
 from realm_lab.engine.retrieval.candidate_sources import CANDIDATE_SOURCES
 from realm_lab.records.defaults import defaults
 from realm_lab.records.plugins import Plugin, import_plugins
@@ -28,6 +28,10 @@ def test_the_pages_are_up_to_date(repository: Path) -> None:
     parameters = (repository / "docs" / "parameters.md").read_text(encoding="utf-8")
     assert parameters == render_reference(options_of_sources()), "run `make pages`"
     assert defaults() == flatten(Params()), "run `make pages`"
+    written = (repository / "params.yaml").read_text(encoding="utf-8")
+    assert written == renewed_params_yaml(written), "run `make pages`"
+    fields = parameter_fields().items()
+    assert [name for name, field in fields if not is_section(name) and not field.description] == [], "no docstring"
 
 
 def test_the_index_for_programs_is_up_to_date(repository: Path) -> None:
@@ -63,18 +67,6 @@ def test_json_has_the_documented_fields(repository: Path, capsys: pytest.Capture
     found = set(printed[0] if isinstance(printed, list) else printed)
     documented = set(re.findall(r"`(\w+)`", JSON_FIELDS[words.split()[0]].partition("--measure")[0]))
     assert documented <= found if words.startswith("plan") else found <= documented
-
-
-def test_every_verb_and_flag_is_on_the_page() -> None:
-    page = render_cli()
-    for name, verb in build_parser().verbs().items():
-        section = re.split(r"^## ", page.partition(f"\n## {name}\n")[2], flags=re.MULTILINE)[0]
-        for action in verb._actions:
-            if action.dest not in ("help", "root", "debug"):  # the top of the page explains root and debug
-                for option in action.option_strings[-1:]:
-                    assert f"`{option}`" in section, f"{name} {option}"
-    others = ALIASES.keys() - build_parser().verbs().keys()  # an alias that a plug-in takes is a command
-    assert [name for name in others if f"| `{name}` |" not in page] == []
 
 
 def test_concepts_explains_every_objective_and_candidate_source(repository: Path) -> None:

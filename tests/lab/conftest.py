@@ -24,7 +24,6 @@ __all__ = ["browser"]
 
 PARAMETERS = tiny.PARAMETERS
 HEAD = "question: Does it matter?\nseeds: [0, 1]\n"
-STAGES = ("warm_start", "pretrain", "finetune", "evaluate")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,6 +36,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """SLURM with two nodes."""
     with joined(Cluster(tmp_path_factory.mktemp("slurm"))) as running:
         yield running
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The folder of a project, not made yet."""
+    return tmp_path / "project"
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from realm_lab.lab.tasks import Task
 from realm_lab.records.code_record import CodeStates
 from realm_lab.records.files import read_json, write_json
 from realm_lab.records.state import UNFINISHED, Cause, Reason, StageState
+from tests import tiny
 
-PARAMETERS = Path(__file__).parents[1] / "tiny.yaml"
 SPACE = """
 question: Which?
 seeds: [0]
@@ -135,7 +135,7 @@ def search(
 ) -> Searched:
     """Run a search to its end, or until its owner is killed."""
     path, code = write_search(root, text.replace("trials: 6", f"trials: {trials}")), None
-    sweep = verb.Sweep(path, root, params_path=PARAMETERS, **options)
+    sweep = verb.Sweep(path, root, params_path=tiny.PARAMETERS, **options)
     fake: Any = launcher or FakeLauncher(root)
     sweep.by = fake
     with suppress(Killed), patch.object(verb, "POLL_SECONDS", 0.0):

@@ -1,6 +1,5 @@
 """`realm-lab demo`: the study that comes with the package is complete, answers, and can be reported."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -76,10 +75,6 @@ def test_made_by_one_command_its_stages_serve_other_studies(
     assert cli(sweep) == 0
     made = {path.name.partition("-")[0] for path in (root / "runs" / "stages").iterdir() if path.name not in before}
     assert made == {"pretrain", "finetune", "evaluate"}
-    [weights] = root.glob("runs/stages/warm_start-*/model/reader/model.safetensors")
-    weights.unlink()
-    assert cli(["status", "more", "--json", "--root", str(root)]) == 0
-    assert {run["state"] for run in json.loads(capsys.readouterr().out)["runs"]} == {"PENDING"}
 
 
 def test_another_study_of_that_name_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

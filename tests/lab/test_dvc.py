@@ -16,7 +16,6 @@ import pytest
 from ruamel.yaml import YAML
 
 import realm_lab
-from realm_lab.api import load_record
 from realm_lab.engine.params.load import load
 from realm_lab.evidence.report.default_run import headline
 from realm_lab.lab.effective import write_effective
@@ -89,32 +88,16 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_headline_of_the_reference_run_fits_a_terminal() -> None:
-    found = headline(read_json(COMMITTED))
-    assert list(found) == ["realm", "warm_start", "bm25", "follows"]
-    columns = [f"{group}.{name}" for group, values in found.items() if group != "follows" for name in values]
-    assert sorted([*columns, "follows"]) == METRICS[1:]
-    assert len("reports/headline.json  " + "    ".join(METRICS[1:])) <= 120
+def test_the_page_shows_the_headline_of_the_reference_run() -> None:
     lines = DOCUMENTED.read_text(encoding="utf-8").splitlines()
     shown = next(line.split()[1:-1] for line in lines if line.startswith("reports/headline"))  # ends with ...
-    flat = pd.json_normalize(found).iloc[0]
+    flat = pd.json_normalize(headline(read_json(COMMITTED))).iloc[0]
     assert [float(value) for value in shown] == [flat[name] for name in METRICS[1:5]]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("pretrain: {masking: salient}", "'salient_span'"),
-        ("launch: {device: tpu}", "'launch.device'"),
-        ("system_options: {drp: {steps: 2}}", "'dpr'"),
-        ("pretrain: {stps: 3}", "params.yaml, line 2: "),
-    ],
-)
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")  # to run it in this process saves imports
-def test_the_first_stage_refuses_what_a_later_one_would(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
-) -> None:
-    (tmp_path / "params.yaml").write_text(f"preset: smoke\n{text}\n")
+def test_the_first_stage_refuses_what_a_later_one_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "params.yaml").write_text("preset: smoke\npretrain: {masking: salient}\n")
     stages = YAML(typ="safe").load(Path(__file__).parents[2] / "dvc.yaml")["stages"]
     _, _, module, *arguments = stages["parameters"]["cmd"].split()
     monkeypatch.chdir(tmp_path)
@@ -123,7 +106,7 @@ def test_the_first_stage_refuses_what_a_later_one_would(
         runpy.run_module(module, run_name="__main__")
     [line] = str(ended.value.code).splitlines()
     assert line.startswith("error: ")
-    assert said in line
+    assert "'salient_span'" in line
     assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]
 
 
@@ -166,9 +149,7 @@ INPUTS = {
     [
         ("a.jsonl", "Prague", "Praha", "prepare", True),
         ("presets/mine.yaml", "heads: 2", "heads: 4", "warm_start", True),
-        ("params.yaml", "pretrain: 1", "pretrain: 2", "pretrain", True),
         ("params.yaml", "pretrain: 1", "finetune: 1, pretrain: 1", "finetune", True),
-        ("dvc_masks.py", "FIRST]", "FIRST + 1]", None, True),
         ("dvc_helper.py", "0", "1", None, True),
         ("dvc_figures.py", "return {}", "return {'a': 1}", None, True),
         ("dvc_helper.py", "0", "0  # a comment", None, False),
@@ -180,7 +161,10 @@ def test_a_stage_and_a_study_run_again_when_what_they_are_made_of_has_changed(
 ) -> None:
     """DVC sees neither the content of files that parameters name nor presets, custom parts and their imports."""
     pipeline = YAML(typ="safe").load(Path(__file__).parents[2] / "dvc.yaml")["stages"]
-    assert all({"data/keys.json": [stage]} in pipeline[stage]["params"] for stage in KEYED)
+    for stage in KEYED:
+        assert {"data/keys.json": [stage]} in pipeline[stage]["params"]
+        assert {"data/code.json": [stage]} in pipeline[stage]["params"]
+        assert pipeline[stage]["cmd"].endswith(" --fresh")
     assert pipeline["parameters"]["always_changed"]
     assert "data/studies/${item}.json" in pipeline["study"]["do"]["deps"]
     monkeypatch.chdir(tmp_path)
@@ -221,21 +205,6 @@ def test_status_metrics_and_parameters(clone: Path) -> None:
     assert run("dvc status") == UP_TO_DATE
 
 
-@pytest.fixture(scope="module")
-def plots(clone: Path) -> Path:
-    """The page of `make plots`."""
-    commands_in(clone)(f"{sys.executable} docs/offline_plots.py")
-    return clone / "dvc_plots" / "index.html"
-
-
-@pytest.mark.slow
-def test_plots_have_a_line_for_each_seed_and_pictures_beside_the_page(plots: Path) -> None:
-    text = plots.read_text()
-    assert '"color": {"field": "system"' in text
-    assert '"detail": {"field": "seed"' in text
-    assert len(re.findall(r'<img src="static/[^"]*\.png"', text)) == 2
-
-
 @pytest.mark.slow
 @pytest.mark.browser
 def test_a_browser_draws_all_plots_without_network(tmp_path: Path, browser: Any) -> None:
@@ -255,29 +224,7 @@ def test_a_browser_draws_all_plots_without_network(tmp_path: Path, browser: Any)
 
 
 @pytest.mark.slow
-def test_without_runs_a_new_report_is_made_of_what_dvc_keeps(clone: Path) -> None:
-    run = commands_in(clone)
-    report, metrics = (clone / "reports" / "default" / "report.md").read_bytes(), run("dvc metrics show")
-    runs = read_json(clone / "runs" / "studies" / "default" / "study.json")["runs"]
-    records = [read_json(clone / "runs" / run["run"] / "run.json") for run in runs]
-    stages = {f"runs/{path}" for record in records for path in record["stages"].values()}
-    stages |= {f"runs/stages/prepare-{record['inputs']['corpus'][:12]}" for record in records}
-    for folder in ("runs", "data", "models", "reports/default"):
-        shutil.rmtree(clone / folder)
-    with (clone / "realm_lab" / "evidence" / "report" / "tables.py").open("a") as file:
-        file.write("AGAIN = 1\n")  # the report is made again
-    run("dvc repro")
-    run("git checkout -q realm_lab")
-    assert ((clone / "reports" / "default" / "report.md").read_bytes(), run("dvc metrics show")) == (report, metrics)
-    assert {str(path.relative_to(clone)) for path in (clone / "runs" / "stages").iterdir()} == stages
-    run("dvc repro")  # as the commit has it
-    assert run("git status --short") == ""
-
-
-@pytest.mark.slow
 def test_an_experiment_in_a_copy_runs_what_it_changes_and_leaves_its_runs(clone: Path) -> None:
-    """Readers follow params.yaml through the copy, `apply` and the checkout of an old commit; none of them records the
-    study `default` again."""
     run, complete_before = commands_in(clone), complete(clone)
     stages = clone / "runs" / "stages"
     before = {path.name for path in stages.iterdir()}
@@ -293,17 +240,6 @@ def test_an_experiment_in_a_copy_runs_what_it_changes_and_leaves_its_runs(clone:
     assert "[short]" in table
     assert "finetune.steps" in table
     assert complete(clone) == complete_before
-    run("dvc exp apply short")
-    applied = complete(clone)
-    assert set(applied).isdisjoint(complete_before)
-    assert load_record("default/realm-s0", clone).run_key in applied
-    run("git commit -qam short")
-    run("git checkout -q HEAD~1")
-    assert complete(clone) == complete_before
-    assert load_record("default/realm-s0", clone).run_key in complete_before
-    run("git checkout -q -")
-    assert complete(clone) == applied
-    run("git reset -q --hard HEAD~1")
 
 
 @pytest.mark.slow
@@ -350,23 +286,3 @@ def test_a_clone_without_runs_gets_models_and_reports_from_a_remote(clone: Path,
     assert there("dvc status") == UP_TO_DATE
     assert there("dvc metrics show") == run("dvc metrics show")
     assert "answer" in there("realm-lab ask where?")
-
-
-@pytest.mark.slow
-def test_an_edit_of_the_engine_is_computed_again_and_that_of_a_comment_is_not(clone: Path) -> None:
-    run = commands_in(clone)
-    path = clone / "realm_lab" / "engine" / "systems" / "evaluate.py"
-    before, text = run("git status --short"), path.read_text()
-    path.write_text(text.replace('"questions": len(test)}', '"questions": len(test) + 1000}  # counted otherwise'))
-    ran = re.findall(r"Running stage '(\w+)'", run("dvc repro"))
-    assert ran == ["parameters", "evaluate", "report"]
-    rows = pd.read_csv(clone / "reports" / "default" / "results.csv")
-    assert (rows["questions"] > 1000).all()
-    assert run("dvc status") == UP_TO_DATE
-    with path.open("a") as file:
-        file.write("# a comment\n")
-    assert re.findall(r"Running stage '(\w+)'", run("dvc repro")) == ["parameters"]
-    path.write_text(text)
-    run("dvc repro")
-    assert run("git status --short") == before
-    assert (pd.read_csv(clone / "reports" / "default" / "results.csv")["questions"] < 1000).all()

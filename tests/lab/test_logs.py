@@ -9,13 +9,12 @@ import pytest
 
 from realm_lab.lab import progress
 from realm_lab.lab.logs import show_log
-from realm_lab.lab.status import pace
 from realm_lab.lab.study import StudyPlan
 from realm_lab.lab.tasks import tasks_of
 from realm_lab.lab.wanted import record_study
 from realm_lab.records.files import read_json
 from realm_lab.records.metric_log import MetricLog
-from realm_lab.records.run import Run, Status, read_run
+from realm_lab.records.run import Run, read_run
 from realm_lab.records.state import StageState, StageStates
 from tests.lab.conftest import leave
 
@@ -115,17 +114,6 @@ def test_a_trial_that_ends_with_pretraining_is_not_followed_further(
     leave(tmp_path, run, "pretrain", "COMPLETE")
     monkeypatch.setattr("time.sleep", pytest.fail)
     show_log(tmp_path, record(run, tmp_path), follow=True)
-
-
-@pytest.mark.parametrize(
-    ("speed", "text"),
-    [(2.5, ", 2.5 steps/s, 36 s left"), (0.25, ", 4.0 s/step, 6.0 min left"), (0.0, "")],
-)
-def test_a_slow_stage_has_seconds_per_step(speed: float, text: str) -> None:
-    status = Status("RUNNING", step=10, total_steps=100, steps_per_second=speed)
-    assert pace(status) == text
-    if speed == 0.25:
-        assert pace(replace(status, heartbeat_at=1.0)) == ", 4.0 s/step, longer than estimated"
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])

@@ -44,12 +44,9 @@ EQUATION = "return (candidate_log_probs_BK + reader_log_probs_BK).logsumexp(dim=
 # edited file -> the stages that reach it
 EDITS = {
     "realm_lab/engine/models/realm.py": {"pretrain", "finetune", "evaluate"},  # Eq. 1
-    "realm_lab/engine/masking.py": {"pretrain", "finetune", "evaluate"},
     "realm_lab/engine/worlds/world.py": {"prepare"},
-    "realm_lab/engine/retrieval/search.py": {"pretrain", "finetune", "evaluate"},
     "realm_lab/engine/training/warm_start.py": {"warm_start"},
     "realm_lab/engine/training/pretrain.py": {"pretrain"},
-    "realm_lab/engine/systems/stages/pretrain.py": {"pretrain"},
     "realm_lab/engine/evaluation/overlap.py": {"evaluate"},
     "my_helper.py": {"pretrain", "evaluate"},  # of a custom masking scheme
     "my_later.py": {"pretrain", "evaluate"},  # which it imports by a name that is not written
@@ -179,7 +176,6 @@ def test_other_code_is_computed_again_or_accepted(project: Project) -> None:
     assert after.keys() == before.keys()
     [(old, new)] = [(before[name]["marginal_log_likelihood"], after[name]["marginal_log_likelihood"]) for name in after]
     assert new != pytest.approx(old), "Eq. 1 is another one"
-    assert project.look()["sweep"][0] == 0
 
     project.edit("realm_lab/engine/evaluation/overlap.py")
     again = project.results("evaluate")

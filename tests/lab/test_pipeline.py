@@ -27,13 +27,7 @@ PARAMS = tiny.params()
 pytestmark = pytest.mark.slow  # each verb of the pipeline starts processes, and each of these imports PyTorch
 STAGES = ("prepare", "warm_start", "pretrain", "finetune", "evaluate")
 SHARES = ("exact_match", "exact_match_span", "f1", "recall_at_1", "recall_at_5", "recall_at_20")
-FINETUNED = ("recall_at_1_finetuned", "recall_at_5_finetuned", "recall_at_20_finetuned")
-UTILITIES = (
-    "retrieval_utility_start",
-    "retrieval_utility_end",
-    "retrieval_utility_top1_start",
-    "retrieval_utility_top1_end",
-)
+UTILITIES = ("retrieval_utility_start", "retrieval_utility_end")
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +66,10 @@ def test_metrics_have_the_fixed_keys(done: Path) -> None:
     metrics = read_json(done / "reports" / "metrics.json")
     assert (metrics["preset"], metrics["seeds"]) == (PARAMS.preset, [0])
     for system in ("realm", "warm_start"):
-        assert {*SHARES, *FINETUNED, *UTILITIES, "gold_recall_at_5", "questions", "seeds"} <= metrics[system].keys()
-        assert all(0 <= metrics[system][name] <= 1 for name in (*SHARES, *FINETUNED))
+        assert {*SHARES, *UTILITIES, "gold_recall_at_5", "questions", "seeds"} <= metrics[system].keys()
+        assert all(0 <= metrics[system][name] <= 1 for name in SHARES)
         assert all(math.isfinite(metrics[system][name]) for name in UTILITIES)
         assert not {"bm25", "corpus_update"} & metrics[system].keys()
-        [seed] = metrics[system]["seeds"].items()
-        assert seed[0] == "0"
-        assert {name: metrics[system][name] for name in seed[1]} == seed[1]  # the mean of one seed
     assert {"follows", "stays", "wrong", "seeds"} <= metrics["corpus_update"].keys()
     assert {"recall_at_1", "recall_at_5", "recall_at_20", "gold_recall_at_5"} <= metrics["bm25"].keys()
     assert metrics["bm25"]["recall_at_20"] > 0.5  # the questions have the words of the passages

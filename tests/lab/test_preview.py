@@ -10,16 +10,15 @@ import pytest
 
 from realm_lab.cli import main
 from realm_lab.engine.params.load import flatten, load
-from realm_lab.engine.params.parameters import Launch
-from realm_lab.lab.launchers import LauncherSettings, LocalOptions, launcher_of
 from realm_lab.lab.plan import default_plan, plan_study
-from realm_lab.lab.preview import expected_time, runs_at_once, show_plan
+from realm_lab.lab.preview import expected_time
 from realm_lab.lab.study import StudyPlan
 from realm_lab.lab.try_out import STEPS, _seconds, _small
 from realm_lab.lab.wanted import record_study
 from realm_lab.records.files import read_json, write_json
+from tests import tiny
 from tests.factories.finished import finished
-from tests.lab.conftest import PARAMETERS, STAGES, leave
+from tests.lab.conftest import PARAMETERS, leave
 from tests.lab.made_search import SPACE, write_search
 
 STUDY = """
@@ -37,34 +36,9 @@ def plan(planned: Callable[..., StudyPlan], tmp_path: Path) -> StudyPlan:
     made = planned(STUDY)
     record_study(made, tmp_path)
     done = made.of("realm")[0]
-    for stage in ("prepare", *STAGES):
+    for stage in ("prepare", *tiny.STAGES):
         leave(tmp_path, done, stage, "COMPLETE")
     return made
-
-
-def test_json_has_exactly_the_fixed_keys(plan: StudyPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["sweep", str(tmp_path / plan.design.source), "--params", str(PARAMETERS), "--root", str(tmp_path)]
-    assert main([*command, "--seeds", "2", "--dry-run", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [(entry["cell"], entry["seed"], entry["state"]) for entry in found[:3]] == [
-        ("realm", 0, "COMPLETE"),
-        ("realm", 1, "PENDING"),
-        ("warm", 0, "PENDING"),
-    ]
-    assert all(list(entry) == ["study", "cell", "seed", "run_key", "state", "overrides"] for entry in found)
-    assert found[4]["overrides"] == {"pretrain.steps": 24}
-    assert found[4]["run_key"] == plan.of("long")[0].run_key
-
-
-def test_of_an_index_that_is_never_refreshed_no_interval_is_shown(
-    planned: Callable[..., StudyPlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fresh = "fresh: {set: {pretrain.refresh.interval_steps: 1}}"
-    plan = planned(f"baseline: fresh\ncells:\n  {fresh}\n  never: {{set: {{pretrain.refresh.policy: never}}}}\n")
-    show_plan(plan, plan.runs, tmp_path)
-    text = capsys.readouterr().out
-    assert "pretrain.refresh.policy = never" in text
-    assert "refresh.interval_steps" not in text
 
 
 def test_the_time_that_is_left_is_that_of_the_reference_runs(plan: StudyPlan, tmp_path: Path) -> None:
@@ -81,16 +55,6 @@ def test_the_time_that_is_left_is_that_of_the_reference_runs(plan: StudyPlan, tm
     assert "(1.21 device hours for 5 runs, as in reports/reference)" in expected_time(plan, plan.runs, tmp_path)
 
 
-def test_as_many_runs_are_counted_at_a_time_as_the_launcher_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("realm_lab.lab.preview.cores", lambda: 8)
-    settings = LauncherSettings(local=LocalOptions(processes=3))
-    launchers = [launcher_of("any", Path(), settings, name) for name in ("inline", "local", "slurm")]
-    assert [launcher.at_once for launcher in launchers] == [1, 3, settings.slurm.array_parallelism]
-    found = [runs_at_once(5, Launch(device="cpu", **given), None) for given in ({}, {"processes": 2}, {"ranks": 4})]
-    assert found == [5, 2, 2]
-    assert runs_at_once(5, Launch(device="cpu", processes=2), launchers[0].at_once) == 1
-
-
 def said(root: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     """Return the output of a command that runs nothing, without the blanks of its table."""
     assert main([*arguments, "--root", str(root), "--params", str(PARAMETERS), "--dry-run"]) == 0
@@ -98,9 +62,7 @@ def said(root: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> lis
 
 
 def test_a_stage_says_what_it_would_do_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    realm = "realm system = realm 0 1 pending"
     lines = said(tmp_path, capsys, "evaluate")
-    assert lines[2:6] == ["warm_start (the baseline) 0 1 pending", "warm start only", realm, "REALM"]
     assert lines[6:10] == [
         "2 runs of 2 variants; 3 tasks to do",
         "to do: prepare, warm-start, seed 0 (shared by 2 variants)",
@@ -111,7 +73,7 @@ def test_a_stage_says_what_it_would_do_first(tmp_path: Path, capsys: pytest.Capt
     for stage in ("prepare", "warm_start"):
         leave(tmp_path, default_plan(load(PARAMETERS)).runs[0], stage, "COMPLETE")
     lines = said(tmp_path, capsys, "pretrain")
-    assert lines[2:6] == [realm, "REALM", "1 runs of 2 variants; 1 tasks to do", "to do: realm seed 0: pretrain"]
+    assert lines[4:6] == ["1 runs of 2 variants; 1 tasks to do", "to do: realm seed 0: pretrain"]
 
 
 def test_a_search_says_where_it_looks_and_how_far_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,13 +109,6 @@ def test_cells_stay_different_where_all_of_them_are_small(planned: Planned, tmp_
     assert {values["evaluate.questions"] for values in sizes.values()} == {12}
     assert {values["launch.threads"] for values in sizes.values()} == {1}
     assert len({run.run_key for run in again.runs}) == len(again.runs) == 6, "one seed"
-
-
-def test_a_small_study_has_the_preset_of_its_study(planned: Planned, tmp_path: Path) -> None:
-    study, path = "preset: toy\nbaseline: warm\ncells: {warm: {system: warm_start}}\n", tmp_path / "small.yaml"
-    path.write_text(json.dumps(_small(planned(study))))
-    (run,) = plan_study(path, tmp_path, params_path=PARAMETERS).runs
-    assert run.params.preset == "toy"
 
 
 def test_a_whole_run_takes_what_its_parts_took(planned: Planned, tmp_path: Path) -> None:
@@ -205,5 +160,6 @@ def test_a_tried_study_leaves_the_project_its_corpus_alone(tmp_path: Path, capsy
     assert not (tmp_path / "runs" / "studies").exists()
 
 
-def test_a_tried_study_imports_the_plug_ins_of_the_whole(planned: Planned) -> None:
-    assert _small(planned("plugins: [tests.tiny]\n" + STUDY))["plugins"] == ["tests.tiny"]
+def test_a_tried_study_has_the_preset_and_the_plug_ins_of_the_whole(planned: Planned) -> None:
+    small = _small(planned("preset: toy\nplugins: [tests.tiny]\n" + STUDY))
+    assert (small["preset"], small["plugins"]) == ("toy", ["tests.tiny"])

@@ -73,7 +73,6 @@ def test_the_runs_that_made_a_report_agree(made: Path, capsys: pytest.CaptureFix
     ("name", "old", "new", "told"),
     [
         ("report.md", "| 0.960 ± 0.010 |", "| 0.990 ± 0.010 |", "report.md: -| REALM | 0.990 ± 0.010 |"),
-        ("report.md", "| 0.960 ± 0.035 |", "| 0.960 ± 0.095 |", "report.md: -| realm-lab reproduce table/"),
         ("summary.json", '"delta": -0.6933333333', '"delta": -0.5', 'summary.json: -        "delta": -0.5,'),
         ("results.csv", ",COMPLETE,0.95,", ",COMPLETE,0.99,", 'summary.json: -          "mean": 0.96,'),
     ],
@@ -153,10 +152,8 @@ def test_a_cell_is_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cell", ["masking/random_span", "critical_periods/masks_90"])  # the latter: at a step
-def test_a_cell_of_a_committed_study_runs_at_smoke_size(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], cell: str
-) -> None:
+def test_a_cell_of_a_committed_study_runs_at_smoke_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cell = "critical_periods/masks_90"  # which changes at a step
     for folder in ("experiments", "reports/reference"):
         shutil.copytree(REPOSITORY / folder, tmp_path / folder)
     command = ["reproduce", cell, "--quick", "--root", str(tmp_path)]

@@ -114,10 +114,8 @@ def launcher(machine: Machine, **settings: Any) -> LocalLauncher:
     ("given", "expected"),
     [
         ({"tasks": 1, "ranks": 1, "cores": 8, "gpus": 0}, (1, 8)),
-        ({"tasks": 3, "ranks": 1, "cores": 8, "gpus": 0}, (3, 2)),
         ({"tasks": 99, "ranks": 2, "cores": 8, "gpus": 0}, (4, 1)),
         ({"tasks": 99, "ranks": 16, "cores": 8, "gpus": 0}, (1, 1)),
-        ({"tasks": 99, "ranks": 1, "cores": 8, "gpus": 2}, (2, 4)),
         ({"tasks": 99, "ranks": 2, "cores": 8, "gpus": 4}, (2, 2)),
         ({"tasks": 2, "ranks": 1, "cores": 8, "gpus": 0, "processes": 3}, (2, 4)),
         ({"tasks": 99, "ranks": 1, "cores": 8, "gpus": 0, "threads": 2}, (8, 2)),
@@ -125,23 +123,6 @@ def launcher(machine: Machine, **settings: Any) -> LocalLauncher:
 )
 def test_the_machine_is_shared_out(given: dict[str, int], expected: tuple[int, int]) -> None:
     assert share_out(**given) == expected
-
-
-def test_a_hundred_jobs_do_not_start_at_once(machine: Machine) -> None:
-    pool = launcher(machine)
-    tasks = [task(f"t{number}") for number in range(100)]
-    pool.submit(tasks)
-    assert machine.started == []
-    most = 0
-    while len(machine.started) < 100 or machine.running:
-        states = pool.poll()
-        assert sorted(name for name, state in states.items() if state.state == "RUNNING") == sorted(machine.running)
-        most = max(most, len(machine.running))
-        machine.end(machine.running[0])
-    assert most == 4
-    assert [workers.name for workers in machine.started] == [one.name for one in tasks]
-    assert all(workers.given["threads"] == 1 for workers in machine.started)
-    assert {state.state for state in pool.poll().values()} == {"COMPLETE"}
 
 
 def test_jobs_and_their_ranks_have_gpus_of_their_own(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,17 +135,6 @@ def test_jobs_and_their_ranks_have_gpus_of_their_own(machine: Machine, monkeypat
     pool.poll()
     given = [(item.name, item.given["ranks"], item.given["gpus"]) for item in machine.started]
     assert given == [("alone", 1, ("0",)), ("a", 2, ("1", "2")), ("b", 2, ("0", "MIG-a"))]
-
-
-def test_what_comes_before_is_waited_for(machine: Machine) -> None:
-    pool = launcher(machine, processes=2)
-    pool.submit([task("first"), task("other"), task("then", "first", "done long ago")])
-    pool.poll()
-    assert (machine.running, machine.started[0].given["threads"]) == (["first", "other"], 2)
-    machine.end("other")
-    assert pool.poll()["then"] == StageState("PENDING", reason=Reason(Cause.WAITS, "first seed 0: pretrain, finetune"))
-    machine.end("first")
-    assert pool.poll()["then"].state == "RUNNING"
 
 
 def test_a_failed_prefix_stops_what_needs_it_and_nothing_else(machine: Machine) -> None:
@@ -333,15 +303,6 @@ def test_inline_does_one_task_at_a_time_and_a_failure_is_one_line(tmp_path: Path
     assert states["3"].state == "COMPLETE"
     assert "Traceback" in log.read_text()
     assert asked["done"] == [(0, "pretrain"), (1, "pretrain"), (3, "pretrain"), (3, "finetune")]
-
-
-def test_inline_leaves_the_rest_for_later_on_a_signal(tmp_path: Path, asked: dict[str, Any]) -> None:
-    asked["raises"] = {0: SystemExit(143)}
-    made = inline(tmp_path, {}, 2)
-    with pytest.raises(SystemExit):
-        made.poll()
-    made.close()
-    assert [state.state for state in made.poll().values()] == ["PREEMPTED", "CANCELLED"]
 
 
 def test_inline_waits_for_who_was_quicker(tmp_path: Path, asked: dict[str, Any]) -> None:

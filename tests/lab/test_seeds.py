@@ -3,12 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from realm_lab.lab.plan import plan_study
 from realm_lab.lab.results import Results
-from realm_lab.lab.rules.until_decided import affordable
 from realm_lab.lab.study import StudyPlan
 from realm_lab.lab.wanted import record_study, wanted
 from tests.factories.errors import refused
@@ -56,12 +54,6 @@ def test_seeds_are_taken_as_long_as_the_time_lasts(with_seeds: Planned, tmp_path
     assert rounds(tmp_path, with_seeds, "{until: decided, at_most: 8}") == [8]
 
 
-def test_a_seed_is_affordable_if_it_takes_no_longer_than_the_last() -> None:
-    rows = [("a", 0, 2.0), ("b", 0, 2.0), ("a", 1, 1.0), ("b", 1, 0.5)]
-    table = pd.DataFrame(rows, columns=["cell", "seed", "device_hours"])
-    assert [affordable(table, hours) for hours in (6.9, 7.0)] == [2, 3]
-
-
 RULE = """
 from realm_lab import SeedRule
 
@@ -85,7 +77,6 @@ def test_a_custom_rule_takes_seeds(with_seeds: Planned, tmp_path: Path, monkeypa
     (tmp_path / "own_seeds.py").write_text(RULE)
     rule = "{{until: 'own_seeds:until_narrow', width: {}, at_most: 9}}".format
     assert rounds(tmp_path, with_seeds, rule(0.18)) == [4, 5, 6]
-    assert rounds(tmp_path, with_seeds, rule(0.1)) == [7, 8, 9]
     assert with_seeds(rule(0.1)).design.until is None, "no p is corrected for looks"
     with refused("'width'"):
         with_seeds("{until: 'own_seeds:until_narrow', wide: 0.1}")

@@ -20,7 +20,6 @@ from realm_lab.cli import main
 from realm_lab.evidence.ledger import verify
 from realm_lab.lab.status import study_status
 from realm_lab.lab.stopping import sweepers
-from realm_lab.lab.tracking.mirror import mirror
 from realm_lab.records.files import read_json
 from realm_lab.records.run import StageRun, read_run
 from realm_lab.records.study import read_study_record
@@ -40,18 +39,9 @@ cells:
   encoder_reset: {title: baseline encoder, set: {finetune.initial_reader: warm_start}}
 launcher: {local: {processes: 2}}
 """
-GROWING = """
-question: When does each cell have enough seeds?
-seeds: {until: decided, at_least: 2, at_most: 6, first: 40}
-baseline: realm
-set: {warm_start.reader.steps: 2, warm_start.embedder.steps: 2, pretrain.steps: 2, finetune.steps: 2}
-cells:
-  realm: {title: REALM}
-  warm_start: {title: warm start only, system: warm_start}
-  encoder_reset: {title: the same retriever, set: {finetune.initial_reader: warm_start}}
-metrics: [recall_at_5]
-delta: {recall_at_5: 0.0001}
-"""
+GROWING = SHORT.replace("[0]", "{until: decided, at_least: 2, at_most: 6, first: 40}") + (
+    "metrics: [recall_at_5]\ndelta: {recall_at_5: 0.0001}\n"
+)
 LONG = """
 question: Does a sweep survive?
 seeds: [0]
@@ -63,18 +53,9 @@ set:
 cells:
   realm: {title: REALM}
 """
-JOINED = """
-question: Do machines share a study?
-seeds: [0, 1]
-baseline: realm
-set:
-  pretrain: {steps: 20, watch.interval_steps: 10, masking: 'tests.tiny_masks:slowly'}
-  evaluate.interval_steps: 10
-  launch.checkpoint_interval_seconds: 1
-cells:
-  realm: {title: REALM}
-  encoder_reset: {title: baseline encoder, set: {finetune.initial_reader: warm_start}}
-"""
+JOINED = LONG.replace("[0]", "[0, 1]").replace("60", "20").replace("30", "10") + (
+    "  encoder_reset: {title: baseline encoder, set: {finetune.initial_reader: warm_start}}\n"
+)
 BROKEN = """
 question: What does a failure stop?
 seeds: [0]
@@ -145,18 +126,6 @@ def attempts(root: Path) -> set[int]:
 def rows(root: Path) -> dict[str, dict[str, str]]:
     with open(root / "reports" / "mini" / "results.csv", newline="") as file:
         return {row["cell"]: row for row in csv.DictReader(file)}
-
-
-def names_of_the_dead_run(root: Path) -> set[str]:
-    """Status, results.csv, summary.json and MLflow use the same state for the one run."""
-    from mlflow import MlflowClient
-
-    mirror(root / "runs", uri := f"sqlite:///{root / 'mlflow.db'}")
-    client = MlflowClient(tracking_uri=uri)
-    runs = client.search_runs([found.experiment_id for found in client.search_experiments()])
-    shown = {run.data.tags["realm.state"] for run in runs if run.data.tags.get("realm.kind") == "run"}
-    summary = read_json(root / "reports" / "mini" / "summary.json")["coverage"]["states"]
-    return {study_status("mini", root)["runs"][0]["state"], rows(root)["realm"]["status"], *summary, *shown}
 
 
 def pretraining(root: Path, process: subprocess.Popen[str], attempt: int = 1) -> StageRun:
@@ -235,13 +204,7 @@ def test_results_are_those_of_the_runs(done: Path) -> None:
         assert float(row["retrieval_utility"]) == pytest.approx(results["retrieval_utility_end"])
         assert float(row["recall_at_5"]) == pytest.approx(results["recall_at_5"])
         assert float(row["wall_seconds"]) == pytest.approx(sum(one.status().wall_seconds for one in run.values()))
-        assert float(row["device_hours"]) == pytest.approx(float(row["wall_seconds"]) / 3600)
-        version = read_json(run["evaluate"].path / "eval" / "manifest.json")["engine_version"]
-        assert (row["collapsed"], row["engine_version"]) == ("0", str(version))
-        cell = summary["cells"][name]
-        assert cell["coverage"] == {"runs": 1, "complete": 1, "states": {"COMPLETE": 1}}
-        value = pytest.approx(results["recall_at_5"])  # results.csv has ten digits
-        assert cell["metrics"]["recall_at_5"] == {"n": 1, "mean": value, "sd": None, "min": value, "max": value}
+        assert summary["cells"][name]["metrics"]["recall_at_5"]["mean"] == pytest.approx(results["recall_at_5"])
     assert table["warm_start"]["index_staleness_steps"] == ""
     log = members(done)["realm"]["pretrain"].metrics.rows()
     means = [row["index_staleness_steps_mean"] for row in log if "index_staleness_steps_mean" in row]
@@ -298,7 +261,7 @@ def test_what_is_killed_goes_on_from_its_checkpoint(
     _, said = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 1
     assert "FAILED: killed by signal 9" in said
-    assert names_of_the_dead_run(root) == {"LOST"}
+    assert rows(root)["realm"]["status"] == study_status("mini", root)["runs"][0]["state"] == "LOST"
 
     process = start(root)  # without --retry-failed: the run itself did nothing wrong
     pretraining(root, process, attempt=2)
@@ -313,7 +276,7 @@ def test_what_is_killed_goes_on_from_its_checkpoint(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("launcher", "how"), [("inline", "Ctrl-C"), ("local", "Ctrl-C"), ("local", "--cancel")])
+@pytest.mark.parametrize(("launcher", "how"), [("inline", "Ctrl-C"), ("local", "--cancel")])
 def test_a_sweep_stops_after_a_checkpoint_and_can_go_on(
     launcher: str,
     how: str,
@@ -400,30 +363,9 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(
     why = f"parameter 'pretrain.masking': 'masking_of_mine:scheme' failed with {where}; correct it"
     assert f"{failed}: FAILED: {why}\n" in said
     assert f"broken_too seed 0: finetune, evaluate: not run: {failed} failed: {why}\n" in said
-    assert "study mini: 2 failed, 1 complete;" in said
     table = rows(root)
-    assert {cell: row["status"] for cell, row in table.items()} == {
-        "warm_start": "COMPLETE",
-        "broken": "FAILED",
-        "broken_too": "FAILED",
-    }
+    assert [row["status"] for row in table.values()] == ["COMPLETE", "FAILED", "FAILED"]
     assert table["broken"]["exact_match"] == table["broken"]["wall_seconds"] == ""
-    coverage = read_json(root / "reports" / "mini" / "summary.json")["coverage"]
-    assert coverage == {"runs": 3, "complete": 1, "states": {"COMPLETE": 1, "FAILED": 2}}
-    [pretrain] = [run for run in stages(root).values() if run.stage == "pretrain"]
-    ended = pretrain.status().finished_at
-
-    assert sweep_here(root) == 1  # nothing is tried again without being asked for
-    said = capsys.readouterr().err
-    assert "3 runs in 3 variants, 1 complete; nothing to do" in said
-    assert "2 runs failed and stay so: see `realm-lab status mini`, then --retry-failed" in said
-    assert pretrain.status().finished_at == ended
-
-    main(["status", "mini", "--root", str(root)])
-    shown = capsys.readouterr().out
-    assert "mini: 3 runs, 2 failed, 1 complete" in shown
-    assert why in " ".join(shown.split())
-
     monkeypatch.setenv("MASKING", "mended")
     assert main(["sweep", "mini", "--root", str(root), "--launcher", "inline", "--retry-failed"]) == 0
     assert {row["status"] for row in rows(root).values()} == {"COMPLETE"}
@@ -461,7 +403,6 @@ def test_a_record_that_cannot_be_read_is_planned_anew(done: Path, tmp_path: Path
     [
         ("sweep mni", "{root}/experiments/mni.yaml (`realm-lab status` lists all); did you mean 'mini'?"),
         ("status nope/realm", "study 'nope': no such file"),
-        ("sweep mni/realm", "{root}/experiments/mni.yaml"),
         ("status mini/realm", "of study mini"),
         ("report default/realm", "of study default"),
         ("sweep mine --try", "search-mine.yaml: is a search; leave out"),
@@ -470,22 +411,16 @@ def test_a_record_that_cannot_be_read_is_planned_anew(done: Path, tmp_path: Path
         ("evaluate --corpus {root}/params.yaml", "call `realm-lab run`"),
         ("sweep mini --set pretrain.stpes=3", "--set pretrain.stpes: "),
         ("sweep mini --launcher slurm", "launcher 'slurm': no sbatch"),
-        ("sweep named", "launcher 'slurm': no sbatch"),
         ("sweep scratch", "scratch.yaml: "),
-        ("sweep Reference", "Reference.yaml: "),
         ("sweep {root}/experiments/...yaml", "...yaml: study '..': use letters, digits"),
-        ("sweep {root}/experiments/...yaml --cancel", "...yaml: study '..': use letters, digits"),
         ("sweep q<'>", "q<'>.yaml: study 'q<'>': use letters, digits"),
-        ("search mine --launcher slurm", "launcher 'slurm': no sbatch"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_before_anything_is_written(
     tmp_path: Path, command: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make_project(tmp_path / "bad", SHORT)
-    named = SHORT.replace("launcher: {", "launcher: {default: slurm, ")
-    (root / "experiments" / "named.yaml").write_text(named)
-    for name in ("scratch", "Reference", "..", "q<'>"):
+    for name in ("scratch", "..", "q<'>"):
         (root / "experiments" / f"{name}.yaml").write_text(SHORT)
     write_search(root)
     before = sorted(root.rglob("*"))

@@ -1,7 +1,6 @@
 """Tasks: every stage that is left is in exactly one; shared stages are done once, and before stages that need them."""
 
 import itertools
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from realm_lab.engine.systems.identity import kept_corpus_folder
-from realm_lab.lab.launchers import Launcher, LauncherSettings, launcher_of
+from realm_lab.lab.launchers import Launcher, LauncherSettings
 from realm_lab.lab.study import StudyPlan
 from realm_lab.lab.sweep import Sweep
 from realm_lab.lab.tasks import Task, chains, tasks_of
@@ -35,32 +33,6 @@ TUNE = ("finetune", "evaluate")
 
 def left(plan: StudyPlan, root: Path, **options: Any) -> list[Task]:
     return tasks_of(plan.runs, StageStates(root / "runs"), **options)
-
-
-def shapes(tasks: list[Task]) -> list[tuple[int, tuple[str, ...], tuple[str, ...]]]:
-    return [(task.run.seed, task.stages, task.cells) for task in tasks]
-
-
-def test_shared_beginnings_are_tasks_of_their_own(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:
-    tasks = left(planned(STUDY), tmp_path)
-    everyone = ("realm", "reset", "warm", "token")
-    assert shapes(tasks) == [
-        (0, PREPARE_WARM, everyone),
-        (1, PREPARE_WARM, everyone),
-        (0, ("pretrain",), ("realm", "reset")),
-        (1, ("pretrain",), ("realm", "reset")),
-        (0, TUNE, ("warm",)),
-        (0, ("pretrain", *TUNE), ("token",)),
-        (1, TUNE, ("warm",)),
-        (1, ("pretrain", *TUNE), ("token",)),
-        (0, TUNE, ("realm",)),
-        (0, TUNE, ("reset",)),
-        (1, TUNE, ("realm",)),
-        (1, TUNE, ("reset",)),
-    ]
-    assert tasks[2].after == (tasks[0].name,)
-    assert tasks[8].after == tasks[9].after == (tasks[2].name,)
-    assert tasks[8].title == "realm seed 0: finetune, evaluate"
 
 
 class Queue(Launcher):
@@ -105,28 +77,6 @@ def test_a_preempted_task_is_submitted_again_and_a_cancelled_one_is_not(
     assert queue.submitted[1:] == [[pretrain.name], below, below, below]
 
 
-def test_complete_runs_without_their_corpora_stay_complete_and_are_named(
-    planned: Callable[..., StudyPlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan, launcher = planned(STUDY), launcher_of("study", tmp_path, LauncherSettings(), "inline")
-    for run in plan.runs:
-        for stage in ("prepare", *run.stages):
-            leave(tmp_path, run, stage, "COMPLETE")
-    said = []
-    for seed in (None, 0, 1):  # whose corpus is deleted
-        for run in plan.runs:
-            if run.seed == seed:
-                shutil.rmtree(kept_corpus_folder(tmp_path, run), ignore_errors=True)
-        assert left(plan, tmp_path) == []
-        sweep = Sweep(tmp_path / "study.yaml", tmp_path)
-        sweep.study, sweep.by = plan, launcher
-        assert sweep.begin() == []
-        said.append(capsys.readouterr().err.splitlines())
-    assert [any("8 complete" in line for line in lines) for lines in said] == [True] * 3
-    named = [[line for line in lines if "prepared corpus" in line] for lines in said]
-    assert [lines and lines[0].split()[0] for lines in named] == [[], "4", "8"]
-
-
 def test_what_is_complete_is_left_out_and_names_stay(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:
     plan = planned(STUDY)
     token = plan.of("token")[0]
@@ -150,7 +100,6 @@ def test_a_failure_is_done_again_only_when_asked_for(planned: Callable[..., Stud
         for task in left(plan, tmp_path)
         if task.run.seed == 0
     )
-    assert not any(task.run.seed == 0 and task.cells == ("reset",) for task in left(plan, tmp_path))
     assert len(left(plan, tmp_path, retry_failed=True)) == 12
 
 

@@ -10,13 +10,7 @@ from pathlib import Path
 
 from realm_lab.records.metric_log import MetricLog
 from realm_lab.records.run import Run, StageRun, Status, write_run
-from realm_lab.records.study import (
-    StudyCell,
-    StudyRecord,
-    read_study_record,
-    study_folder,
-    write_study_record,
-)
+from realm_lab.records.study import StudyCell, StudyRecord, read_study_record, study_folder, write_study_record
 from tests.factories.finished import finished
 
 BEGAN_AT = 1_790_000_000.0  # unix seconds; fixed, so that two sets of runs are equal
@@ -46,8 +40,7 @@ def set_status(run: StageRun, **values: object) -> None:
 
 
 def complete(run: StageRun, step: int, results: dict[str, object], began_at: float, seconds: float) -> None:
-    environment = {"python": "3.11.7", "git_commit": "0123456789abcdef0123456789abcdef01234567", "git_dirty": False}
-    environment |= {"user": "charles" if run.stage == "warm_start" else "ada"}
+    environment = {"git_commit": "0123456789abcdef0123456789abcdef01234567", "git_dirty": False, "user": "ada"}
     (run.path / "env.json").write_text(json.dumps(environment))
     times = {"started_at": began_at, "heartbeat_at": began_at + seconds, "finished_at": began_at + seconds}
     took = {"peak_memory_bytes": 2**29, "training_flop": 1e12, "wall_seconds": seconds}

@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 
 from realm_lab.lab.tracking.mirror import Mirror, mirror
 from realm_lab.lab.tracking.views import UNPLANNED
-from realm_lab.records.run import StageRun, stage_folder, write_run
+from realm_lab.records.run import StageRun, write_run
 from realm_lab.records.study import read_study_record, write_study_record
 from realm_lab.records.tracking_store import default_uri
 from tests.factories.finished import finished
@@ -76,39 +76,15 @@ def test_a_finished_run_is_shown_as_its_folder_says(runs: Path) -> None:
     curves = {name: points for name, points in run["points"].items() if name.startswith("pretrain/")}
     assert curves == points_of(stage)
     assert {name for name in run["points"] if "/" not in name} == {"exact_match", "recall_at_5", "retrieval_utility"}
-    assert [name for name in run["points"] if name.startswith("evaluate/")] == []
     values = {(row[0], row[1]): row[2] for row in run["values"]}
     assert values["evaluate", "bm25/recall_at_5"] == 0.71
     assert values["pretrain", "retrieval_utility"] == 0.8  # the last point of its curve is not this one
     assert ("evaluate", "bm25/gold_recall_at_5") not in values  # null
     minutes = {"warm_start": 100 / 60, "pretrain": 1.5, "finetune": 100 / 60, "evaluate": 20 / 60}
     assert {stage: value for (stage, name), value in values.items() if name == "minutes"} == minutes
-    took = {name: points[0][2] for name, points in run["points"].items() if name.startswith("system/")}
-    assert took == {
-        "system/wall_seconds": 310.0,
-        "system/device_hours": pytest.approx(310 / 3600),
-        "system/training_teraflop": 4.0,
-        "system/peak_memory_gibibytes": 0.5,
-        "system/parameters": 1000.0,
-    }
+    took = {name: run["points"][f"system/{name}"][0][2] for name in ("wall_seconds", "peak_memory_gibibytes")}
+    assert took == {"wall_seconds": 310.0, "peak_memory_gibibytes": 0.5}
     assert {"run.json", "params.yaml", "pretrain/config.yaml", "evaluate/eval/predictions.jsonl"} <= set(run["files"])
-
-
-@pytest.mark.slow
-def test_a_run_is_created_by_who_ran_its_last_stage_and_a_study_by_all(runs: Path) -> None:
-    _, old, broken = made_runs.make_runs(runs, systems=("realm",), seeds=(0, 1, 2))
-    for stage in old.stages:  # as older code left it
-        folder = stage_folder(runs, stage, old.key(stage))
-        (folder / "env.json").write_text("{}")
-        finished(folder)
-    (stage_folder(runs, "evaluate", broken.key("evaluate")) / "env.json").write_text("{")
-    (problem,) = mirror(runs).problems
-    assert "env.json" in problem
-    found = shown.content(runs)
-    assert found["realm-s0"]["tags"]["mlflow.user"] == "ada"  # its warm start, which runs share, is another user's
-    assert shown.client_of(runs).get_run(shown.run_ids(runs)["realm-s0"]).info.user_id == "ada"
-    assert "mlflow.user" not in found["realm-s1"]["tags"]
-    assert shown.content(runs, kind="study")["default"]["tags"]["mlflow.user"] == "ada, charles"
 
 
 @pytest.mark.slow
@@ -335,7 +311,7 @@ def test_names_and_values_that_mlflow_does_not_take(runs: Path) -> None:
 
 
 def test_broken_files_are_named_and_the_others_are_shown(runs: Path) -> None:
-    record, other = made_runs.make_runs(runs, systems=("realm",))
+    record, _ = made_runs.make_runs(runs, systems=("realm",))
     mirror(runs)
     (runs / record.name / "run.json").write_text('{"label": "realm"}')
     summary = mirror(runs)
@@ -346,8 +322,6 @@ def test_broken_files_are_named_and_the_others_are_shown(runs: Path) -> None:
     assert (summary.removed, summary.states) == (0, {"COMPLETE": 1})
     assert any("study.json: " in problem for problem in summary.problems)
     assert set(shown.content(runs)) == {"realm-s0", "realm-s1"}
-    assert f"not shown: {runs}" in str(summary)
-    assert other.name in {path.name for path in runs.iterdir()}
 
 
 @pytest.mark.slow
@@ -384,15 +358,11 @@ def test_what_a_study_no_longer_has_is_shown_as_unplanned(runs: Path) -> None:
     assert shown.content(runs, "unplanned") == {}
 
 
-@pytest.mark.slow
 def test_the_store_of_linked_runs_is_in_the_project(tmp_path: Path) -> None:
-    (tmp_path / "scratch").mkdir()
-    (tmp_path / "project").mkdir()
     link = tmp_path / "project" / "runs"
-    link.symlink_to(tmp_path / "scratch", target_is_directory=True)
-    made_runs.make_run(link, "realm", 0)
-    mirror(link)
-    assert [path.parent.name for path in tmp_path.rglob("mlflow.db")] == ["project"]
+    link.parent.mkdir()
+    link.symlink_to(tmp_path, target_is_directory=True)
+    assert default_uri(link) == f"sqlite:///{link.parent / 'mlflow.db'}"
 
 
 def test_two_folders_of_runs_share_a_store_without_touching_each_other(runs: Path, tmp_path: Path) -> None:
