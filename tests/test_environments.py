@@ -1,4 +1,4 @@
-"""The environments that realm_lab supports: every bound of pyproject.toml has a reason, and is tested."""
+"""The environments that realm_lab supports: every bound of pyproject.toml is tested."""
 
 from __future__ import annotations
 
@@ -34,26 +34,12 @@ def lowest(requirement: Requirement) -> Version:
     return Version(bound.version)
 
 
-def test_every_bound_has_a_reason() -> None:
-    for requirement in WANTED:
-        name = re.escape(requirement.name)
-        assert re.search(rf'"{name}>=[^"]*"[\],]*  # \w', TEXT), f"{requirement}: no reason on its line"
-    assert re.search(r"^requires-python = .*  # \w", TEXT, re.M)
-
-
 def test_the_lowest_versions_are_those_that_are_tested() -> None:
     lines = (REPOSITORY / "constraints-oldest.txt").read_text(encoding="utf-8").splitlines()
     pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
     pinned = {canonicalize_name(name): Version(version) for name, version in pairs}
     differing = {str(one): pinned.get(canonicalize_name(one.name)) for one in WANTED}
     assert {text: pin for text, pin in differing.items() if pin != lowest(Requirement(text))} == {}
-
-
-def test_the_newest_versions_are_allowed() -> None:
-    lines = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pinned = dict(line.split("==") for line in lines if line and not line.startswith("#"))
-    versions = {canonicalize_name(name): version for name, version in pinned.items()}
-    assert [str(one) for one in WANTED if versions[canonicalize_name(one.name)] not in one.specifier] == []
 
 
 def test_all_name_the_same_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,18 +71,8 @@ def test_the_evidence_alone_is_small_and_judges(tmp_path: Path) -> None:
         shutil.copy(REPOSITORY / name, package)
     python = tmp_path / "environment" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(python.parents[1])], check=True)
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(python),
-        "install",
-        "--quiet",
-        "--no-compile",  # Python compiles what these commands import
-        "-c",
-        str(REPOSITORY / "constraints.txt"),
-    ]
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+    pip += ["--no-compile", "-c", str(REPOSITORY / "constraints.txt")]  # Python compiles what these commands import
     installed = subprocess.run([*pip, str(package)], capture_output=True, text=True, check=False)
     if "No matching distribution" in installed.stderr or "connection" in installed.stderr.lower():
         pytest.skip(f"packages cannot be had: {installed.stderr.splitlines()[-1]}")

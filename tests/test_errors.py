@@ -1,4 +1,4 @@
-"""The name that was probably meant, and the remedy if none is near."""
+"""Errors for users: the name that was probably meant, and one line with the remedy."""
 
 import copy
 
@@ -11,12 +11,9 @@ from realm_lab.errors import UserError, nearest, suggestion
     ("name", "near"),
     [
         ("pretain", "pretrain"),
-        ("PRETRAIN", "pretrain"),
         ("h10O", "H100"),
-        ("drp", "dpr"),
         ("own_text", ""),  # shares letters with some, and is none of them
         ("c", ""),
-        ("cell", ""),
         ("", ""),
     ],
 )
@@ -25,13 +22,6 @@ def test_a_name_is_near_or_none_is(name: str, near: str) -> None:
     assert nearest(name, known) == near
     assert suggestion(name, known) == (f"did you mean '{near}'?" if near else f"choose from: {', '.join(known)}")
     assert nearest(name, []) == ""
-
-
-def test_a_long_list_of_names_is_cut() -> None:
-    known = [f"{number}" * 9 for number in range(100, 200)]
-    listed = suggestion("x", known)
-    assert listed.endswith(", ...")
-    assert listed.count(", ") == 20
 
 
 def test_an_error_has_fields_and_one_line() -> None:

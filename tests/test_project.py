@@ -1,6 +1,5 @@
 """A project made by `realm-lab init` with only the wheel, and the results of `gc` in it."""
 
-import csv
 import os
 import shutil
 import subprocess
@@ -99,15 +98,11 @@ def test_gc_takes_a_link_away_and_nothing_that_it_points_to(tmp_path: Path) -> N
     assert (linked / "config.yaml").is_file()
 
 
-@pytest.mark.parametrize("content", [b"run_key\n\xe9\n", b"run_key\n" + b"x" * 200_000])
-def test_gc_names_a_report_that_cannot_be_read(
-    tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]
-) -> None:
-    csv.field_size_limit(131_072)  # libraries raise it
+def test_gc_names_a_report_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = StageRun.open(tmp_path / "runs", "evaluate", "a" * 12, {})
     report = tmp_path / "reports" / "mine" / "results.csv"
     report.parent.mkdir(parents=True)
-    report.write_bytes(content)
+    report.write_bytes(b"run_key\n\xe9\n")
     assert cli.main(["--root", str(tmp_path), "gc", "--yes"]) == 2
     assert str(report) in capsys.readouterr().err
     assert run.path.exists()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from realm_lab.cli.parser import PLUGINS, build_parser
+from tests import tiny
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -54,8 +55,9 @@ def test_its_commands_are_absent(python: Path, tmp_path: Path) -> None:
 
 
 def test_the_pipeline_runs_and_is_reported(python: Path, tmp_path: Path) -> None:
-    (tmp_path / "params.yaml").write_text("preset: smoke\n")
-    for words in (["run"], ["report"], ["run", "--preset", "toy", "--dry-run"]):
+    own = tiny.PARAMETERS.read_text()
+    for text, words in ((own, ["run"]), (own, ["report"]), ("preset: toy\n", ["run", "--dry-run"])):
+        (tmp_path / "params.yaml").write_text(text)
         done = run(python, tmp_path, "-m", "realm_lab", *words)
         assert done.returncode == 0, done.stderr
     with (tmp_path / "reports" / "default" / "results.csv").open() as file:

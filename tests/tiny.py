@@ -16,11 +16,7 @@ from realm_lab.records.run import StageRun
 
 PARAMETERS = Path(__file__).with_name("tiny.yaml")
 STAGES = ("warm_start", "pretrain", "finetune", "evaluate")
-CLOCKS = {
-    "time",
-    "step_seconds",
-    "refresh_share_of_time",
-}
+CLOCKS = {"time", "step_seconds", "refresh_share_of_time"}
 
 
 def params(overrides: dict[str, Any] | None = None) -> Params:

@@ -19,14 +19,6 @@ from tests.lab.test_schedule import task
 from tests.lab.test_sweep import LONG, make_project, outcomes, pretraining, start
 from tests.limits import HANG_SECONDS
 
-SHORT = """
-question: Does an executor do the same?
-seeds: [0]
-baseline: realm
-set: {warm_start.reader.steps: 2, warm_start.embedder.steps: 2, pretrain.steps: 2, finetune.steps: 2}
-cells:
-  realm: {}
-"""
 MY_CLUSTER = """
 import os
 import sys
@@ -72,19 +64,10 @@ def named(factory: str) -> str:
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with a file of factories."""
-    made = make_project(tmp_path / "executor", SHORT)
+    made = make_project(tmp_path / "executor", LONG)
     (made / "my_cluster.py").write_text(MY_CLUSTER)
     monkeypatch.syspath_prepend(str(made))
     return made
-
-
-@pytest.mark.slow
-def test_a_study_by_a_pool_of_processes_is_that_of_this_process(root: Path, tmp_path: Path) -> None:
-    assert main(["sweep", "mini", "--root", str(root), "--launcher", named("pool")]) == 0
-    here = make_project(tmp_path / "here", SHORT)
-    assert main(["sweep", "mini", "--root", str(here), "--launcher", "inline"]) == 0
-    assert outcomes(root) == outcomes(here)
-    assert list((root / "runs" / "studies" / "mini" / "tasks").iterdir()) == []
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +86,6 @@ def test_a_worker_is_killed_and_the_study_completes(
 ) -> None:
     if package:
         pytest.importorskip(package, reason=f"no {package}: pip install {package}")
-    (root / "experiments" / "mini.yaml").write_text(LONG)
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # with those of Parsl
     process = start(root, "--launcher", named(factory), RUN_DIR=str(tmp_path / "parsl"), PATH=programs)
     stage = pretraining(root, process)

@@ -183,7 +183,6 @@ def test_options_take_what_suits_the_number_of_passages() -> None:
     ("kind", "options", "index"),
     [
         ("ivf_flat", {"nlist": 101}, "IVF101,Flat"),
-        ("ivf_pq", {"M": 3}, "IVF2,PQ3x4"),
         ("ivf_pq", {"nbits": 7}, "IVF2,PQ4x7"),
     ],
 )

@@ -62,9 +62,7 @@ def salient(prefix: str, text: str, *spans: tuple[int, int, str], title: str = "
     names = {"spans/": ("start", "limit", "type"), "span_": ("byte_start", "byte_limit", "type")}[prefix]
     columns: list[Any] = [list(column) for column in zip(*spans, strict=True)] or [[], [], []]
     return record(
-        title=[title],
-        text=[text],
-        **{f"{prefix}{name}": column for name, column in zip(names, columns, strict=True)},
+        title=[title], text=[text], **{f"{prefix}{name}": column for name, column in zip(names, columns, strict=True)}
     )
 
 

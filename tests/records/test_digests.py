@@ -53,8 +53,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["deep/er/small", "large"])
 @pytest.mark.parametrize(
-    ("change", "is_seen"),
-    [(zeroed, True), (every_97th, True), (lambda content: content[:-1], True), (one_bit, False)],
+    ("change", "is_seen"), [(zeroed, True), (every_97th, True), (lambda content: content[:-1], True), (one_bit, False)]
 )
 def test_damage(folder: Path, name: str, change: Callable[[bytes], bytes], is_seen: bool) -> None:
     path = folder / name
@@ -111,7 +110,7 @@ def test_a_record_and_its_digest_are_never_at_odds(tmp_path: Path) -> None:
         check_file(path)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"name": "", "files": {"a": 1}}', '{"name": "", "files": []}'])
+@pytest.mark.parametrize("content", ["", "[]", '{"name": "", "files": {"a": 1}}'])
 def test_broken_digests_are_named(tmp_path: Path, content: str) -> None:
     (tmp_path / DIGESTS).write_text(content)
     with refused(path=tmp_path / DIGESTS):

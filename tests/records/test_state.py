@@ -47,23 +47,14 @@ def found(runs: Path, job: StageState | None = None) -> Run:
         ("RUNNING", {"host": "far", "pid": 1}, "LOST", "pretrain: process 1 on far is gone or silent"),
         ("COMPLETE", {}, "PENDING", None),
     ],
-    ids=["new", "stopped", "failed", "gone", "next-stage"],
 )
 def test_a_run_is_what_its_first_unfinished_stage_is(
     tmp_path: Path, pretrain: str | None, more: dict[str, Any], state: State, error: str | None
 ) -> None:
     for stage in ("prepare", "warm_start"):
-        leave(tmp_path, stage, "COMPLETE", wall_seconds=10.0)
+        leave(tmp_path, stage, "COMPLETE")
     if pretrain:
-        leave(
-            tmp_path,
-            "pretrain",
-            pretrain,
-            step=3,
-            wall_seconds=5.0,
-            flags=[{"name": "collapsed", "text": "collapsed: no"}],
-            **more,
-        )
+        leave(tmp_path, "pretrain", pretrain, flags=[{"name": "collapsed", "text": "collapsed: no"}], **more)
     run = found(tmp_path)
     assert (run.state, run.error) == (state, error)
     assert run.stage == ("finetune" if pretrain == "COMPLETE" else "pretrain")

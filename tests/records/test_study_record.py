@@ -6,7 +6,7 @@ from pathlib import Path
 from realm_lab.records.digests import write_last
 from realm_lab.records.files import read_json, write_json
 from realm_lab.records.run import Run
-from realm_lab.records.study import StudyCell, StudyRecord, read_study_record, study_record_paths, write_study_record
+from realm_lab.records.study import StudyCell, StudyRecord, read_study_record, write_study_record
 from tests.factories.errors import refused
 
 STUDY = StudyRecord(
@@ -14,7 +14,7 @@ STUDY = StudyRecord(
     question="Which spans should be masked?",
     baseline="realm",
     cells=(
-        StudyCell("realm", "REALM", "realm", {}, "table2.realm"),
+        StudyCell("realm", "REALM", "realm", {}),
         StudyCell("tokens", "random tokens", "realm", {"pretrain.masking": "random_token"}),
     ),
     seeds=(0, 1),
@@ -34,22 +34,11 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert path == tmp_path / "studies" / "masking" / "study.json"
     assert read_study_record(path) == STUDY
     assert [run.seed for run in STUDY.of("tokens")] == [0, 1]
-    assert STUDY.cell("tokens").changes == {"pretrain.masking": "random_token"}
-
-
-def test_the_same_plan_again_touches_nothing_and_another_replaces_it(tmp_path: Path) -> None:
-    path = write_study_record(tmp_path, STUDY)
     before = path.stat().st_mtime_ns
     write_study_record(tmp_path, STUDY)
     assert path.stat().st_mtime_ns == before
     write_study_record(tmp_path, replace(STUDY, seeds=(0,)))
     assert read_study_record(path).seeds == (0,)
-
-
-def test_the_default_study_is_listed_first(tmp_path: Path) -> None:
-    for name in ("corpora", "default", "masking"):
-        write_study_record(tmp_path, replace(STUDY, name=name))
-    assert [path.parent.name for path in study_record_paths(tmp_path)] == ["default", "corpora", "masking"]
 
 
 def test_a_broken_record_names_file_and_field(tmp_path: Path) -> None:

@@ -6,16 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import torch
 
 from realm_lab.cli import main
-from realm_lab.contrib.evaluating.corpus_update import documents_of, prepare_update
-from realm_lab.engine.corpus.records import Document
+from realm_lab.contrib.evaluating.corpus_update import documents_of
 from realm_lab.engine.params.parameters import Params
-from realm_lab.engine.retrieval.index import Embedded
-from realm_lab.engine.systems.context import Context, Knowledge
+from realm_lab.engine.systems.context import Context
 from realm_lab.engine.systems.identity import plan_run
-from realm_lab.engine.systems.initial import initial_state
 from tests import tiny
 
 
@@ -93,26 +89,6 @@ def test_the_second_version_as_files_gives_what_the_stage_measured(
 def _predictions(line: Line) -> Path:
     (path,) = (line.root / "runs").glob("stages/evaluate-*/eval/predictions.jsonl")
     return path
-
-
-def test_only_new_passages_are_embedded_and_the_vectors_are_those_of_all(context: Context, tmp_path: Path) -> None:
-    embedder = initial_state(context, "finetune").embedder
-    words = context.passages.text.row(5)["body"].split()
-    documents = [
-        Document(f"d{row}", text["title"], text["body"], text["title"])
-        for row, text in ((row, context.passages.text.row(row)) for row in (9, 3, 0, 30))
-    ]
-    documents.insert(2, Document("new", "x", " ".join(reversed(words)), "x"))
-    corpus = prepare_update(context, documents, tmp_path)
-    old, before = context.embeddings(embedder), Embedded.passages
-    knowledge = Knowledge(corpus.passages(), corpus.manifest.digest, context.knowledge)
-    found = context.retriever(embedder, 0.0, knowledge)
-    assert Embedded.passages == before + 1
-    assert found.index is not None
-    expected = found.embed_index()
-    torch.testing.assert_close(found.index.embeddings_ND, expected, atol=1e-5, rtol=1e-5)
-    assert isinstance(found.index.embeddings_ND, torch.Tensor)
-    assert torch.equal(found.index.embeddings_ND[0], old.matrix[9])
 
 
 def test_blanks_are_filled_with_both_corpora_and_the_source_is_never_read(

@@ -265,8 +265,6 @@ def test_references_that_normalise_to_nothing_are_named_and_left_out(tmp_path: P
         ("nothing.jsonl", '{"id": "a", "answer": "x"}', 1, "", "'prediction' is missing"),
         ("anonymous.jsonl", '{"prediction": "x"}\n{"prediction": "y"}', 1, "", "neither"),
         ("contexts.json", '[{"question": "q", "ctxs": [{"title": "t"}]}]', 1, "record 1, ctxs 1", "'text' is missing"),
-        ("list_id.jsonl", '{"id": ["a"], "prediction": "x"}', 1, "", "'id' must be"),
-        ("half.json", '{"a": "\\ud800"}', None, "'a'", "surrogate"),
         ("deep.json", '{"a": ' + "[" * 100_000, 1, "", "JSON"),
         ("plain.txt", "x\n", 1, "", "no such header"),
     ],

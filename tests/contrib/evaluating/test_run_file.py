@@ -103,26 +103,12 @@ def test_equal_scores_and_blanks_in_ids_are_no_matter(
         np.testing.assert_allclose(written, scores[:6], rtol=1e-6, atol=1e-40)
 
 
-def test_a_failure_leaves_the_file_that_was_there(
-    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "run").write_text("old")
-    monkeypatch.setattr(run_file, "_plain", None)
-    with pytest.raises(TypeError):
-        run_file.write_run_file(context, tmp_path / "run")
-    assert [file.read_text() for file in tmp_path.iterdir()] == ["old"]
-
-
 def test_a_system_that_retrieves_nothing_is_one_line(
-    whole: Whole, results: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    source = "from realm_lab.engine.systems.registry import EVALUATE, System\n\n\nclass Frequent(System):\n"
-    (tmp_path / "frequent.py").write_text(f"{source}    name, title, stages = 'frequent', 'frequent', (EVALUATE,)\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    command = ["evaluate", "--run-file", "r.run", "--root", str(whole.root), "--system", "frequent:Frequent"]
+    whole: Whole, results: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "r.run"
+    command = ["evaluate", "--run-file", str(path), "--root", str(whole.root), "--system", "closed_book"]
     assert main(command) == 2
     error = capsys.readouterr().err
-    assert re.fullmatch(r"realm-lab: error: .*system frequent retrieves no passages\n", error)
-    assert not (tmp_path / "r.run").exists()
+    assert re.fullmatch(r"realm-lab: error: .*system closed_book retrieves no passages\n", error)
+    assert not path.exists()

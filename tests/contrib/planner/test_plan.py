@@ -12,10 +12,7 @@ from realm_lab import cli
 from realm_lab.contrib.planner import bench
 from realm_lab.contrib.planner.bench import Calibration, default_path
 from realm_lab.contrib.planner.plan import Request, Seconds, freshness
-from realm_lab.engine.corpus.prepare import prepare
 from realm_lab.engine.models.encoder import EncoderShape
-from realm_lab.engine.params.parameters import Params
-from realm_lab.engine.systems.identity import corpus_folder, plan_run
 from realm_lab.engine.training.flops import encoder_operations
 
 Calibrate = Callable[..., Calibration]
@@ -93,24 +90,10 @@ def test_more_devices_share_the_work(project: Path, calibrate: Calibrate, capsys
     assert one["memory_bytes"]["index"] == 6 * 1_000_000 * 32
 
 
-def test_the_size_is_the_prepared_corpus_s(
-    project: Path, params: Params, calibrate: Calibrate, capsys: Capture
-) -> None:
-    assert "give --passages N, or run `realm-lab prepare`" in refused(project, capsys, "--device", "H100")
-    prepare(params, corpus_folder(project, plan_run(params, "realm", 0)), 0)
-    calibrate()
-    found = planned(project, capsys)
-    assert found["passages"] == 40 * 8
-    assert found["assumptions"][0].startswith("text: lengths of the prepared corpus")
-
-
 def test_a_device_of_the_table(project: Path, capsys: Capture) -> None:
-    arguments = ("--device", "h100", "--passages", "100000")
-    found = planned(project, capsys, *arguments)
+    found = planned(project, capsys, "--device", "h100", "--passages", "100000")
     assert (found["source"], found["device"]) == ("table", "H100")
     assert found["speeds"]["embed_operations"] == pytest.approx(0.35 * 66.9e12)
-    assert cli.main(["plan", "--root", str(project), *arguments, "--trainers", "2"]) == 0
-    assert "35% of it assumed" in capsys.readouterr().out
 
 
 def test_what_does_not_fit_is_noted(project: Path, capsys: Capture) -> None:
@@ -124,6 +107,7 @@ def test_what_does_not_fit_is_noted(project: Path, capsys: Capture) -> None:
         (("--device", "H10O"), "--device H10O: not in the table; did you mean 'H100'? (for another"),
         (("--device", "V100", "--set", "model.precision=bfloat16"), "add --set model.precision=float32"),
         (("--measure", "--passages", "1000"), "plan --measure measures, and plans nothing"),
+        (("--device", "H100"), "give --passages N, or run `realm-lab prepare`"),
         (("--passages", "1000"), "this machine has not been measured; run `realm-lab plan --measure`, or plan for a"),
     ],
 )
@@ -147,11 +131,8 @@ def test_a_measurement_is_what_the_next_plan_reads(
 ) -> None:
     monkeypatch.setattr(bench, "SEARCH_ROWS", 1 << 12)
     assert cli.main(["plan", "--measure", "--root", str(project)]) == 0
-    path = project / "runs" / "bench.json"
-    printed = capsys.readouterr()
-    for words in (f"written to {path}; `realm-lab plan` uses it", "embed operations", "train operations"):
-        assert words in printed.out
-    written = json.loads(path.read_text())
+    capsys.readouterr()
+    written = json.loads((project / "runs" / "bench.json").read_text())
     assert all(value > 0 for value in written["speeds"].values())
     found = planned(project, capsys, "--passages", "5000")
     assert (found["source"], found["device"]) == ("measured", written["device"])

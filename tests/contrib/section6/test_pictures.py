@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from realm_lab.cli import main
-from realm_lab.engine.models.folders import read_embedder, read_shape, write_embedder
+from realm_lab.engine.models.folders import write_embedder
 from realm_lab.engine.models.initial import new_embedder, read_initial_embedder
 from realm_lab.engine.params.load import load
 from realm_lab.engine.systems.context import open_run
@@ -62,20 +61,6 @@ def test_examples_hold_the_pictures_and_the_pages_show_them(drawn: Whole) -> Non
     assert main(["report", "drawn", "--html", "--root", str(drawn.root)]) == 0
     page = (drawn.root / "reports" / "drawn" / "report.html").read_text()
     assert '<img class="picture" src="data:image/jpeg;base64,' in page
-
-
-@pytest.mark.slow
-def test_what_was_trained_is_read_again_with_its_projection_of_pixels(drawn: Whole, tmp_path: Path) -> None:
-    folder = stages(drawn, "pretrain")[0] / "model" / "embedder"
-    embedder, null_offset = read_embedder(folder)
-    assert read_shape(folder).patch_values == 768
-    assert embedder.query_encoder.patch_projection is not None
-    write_embedder(embedder, tmp_path, null_offset)
-    again, _ = read_embedder(tmp_path)
-    weight, other = (each.query_encoder.get_parameter("patch_projection.weight") for each in (embedder, again))
-    assert torch.equal(weight, other)
-    started = read_embedder(stages(drawn, "warm_start")[0] / "model" / "embedder")[0]
-    assert not torch.equal(weight, started.query_encoder.get_parameter("patch_projection.weight"))  # it learned
 
 
 def test_a_model_of_text_is_no_model_of_pictures(tmp_path: Path) -> None:

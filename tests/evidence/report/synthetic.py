@@ -27,10 +27,7 @@ from realm_lab.records.study import StudyCell, StudyRecord, write_study_record
 from tests.factories.finished import finished
 
 HOSTILE = "<script>alert('x')</script> \"quoted\" & | pipe </script><!-- {{ 7*7 }}"
-DEFAULT_CELLS = (
-    StudyCell("warm_start", "warm start only", "warm_start", {}),
-    StudyCell("realm", "REALM", "realm", {}),
-)
+DEFAULT_CELLS = (StudyCell("warm_start", "warm start only", "warm_start", {}), StudyCell("realm", "REALM", "realm", {}))
 CELLS = (
     StudyCell("realm", "REALM", "realm", {}, "table2.realm"),
     StudyCell("warm_start", "warm start only", "warm_start", {}, "table2.baseline"),

@@ -45,11 +45,9 @@ def test_a_run_is_meant_by_folder_name_or_beginning(made: tuple[Path, StudyRecor
     [
         (["realm-s2"], r"'realm-s2' .* 3 runs \(realm-s2-.*\)"),
         (["raelm-s2-abc"], r"'raelm-s2-abc' .*choose from: realm-s0-"),
-        ([""], "no run and no study '' .*; choose from: "),
         (["table"], r"'table' is a study; .*table/realm, .*table/VARIANT-sSEED"),
         (["tabel/realm"], r"'tabel/realm': .*'table'"),
         (["table/random_tokn"], "'random_token'"),
-        (["table/realm-s7"], "'realm-s2'"),
         (["table/realm-s0", "table/realm-s0"], "same runs"),
         ([], "two runs"),
     ],
@@ -131,16 +129,6 @@ def test_a_system_that_retrieves_nothing_is_compared_and_says_so(
     of_city_5 = [one for one in asked if "what is the capital of land5" in one and 'data-seed="0"' in one]
     assert [f"No passages: {reason}." in one for one in of_city_5] == [False, True], "side by side, one without any"
 
-    # The other way around the baseline lacks it.
-    for seed in SEEDS:
-        results = stage_folder(tmp_path / "runs", study, "no_null", seed, "evaluate") / "results.json"
-        edit(results, lambda found: found.update(recall_at_1=None))
-    found = compared(tmp_path, "table/no_null", "table/realm")
-    assert found["comparisons"]["recall_at_5"] == {}
-    assert "recall_at_1" not in found["comparisons"], "of the metrics nobody asked for, those that both have"
-    texts = [path.read_text() for path in (tmp_path / "reports").rglob("report.md")]
-    assert sum("baseline, not measured" in text for text in texts) == 1
-
 
 def test_a_page_replaces_no_file(
     tmp_path: Path, made: tuple[Path, StudyRecord], capsys: pytest.CaptureFixture[str]
@@ -162,15 +150,11 @@ def test_the_terminal_and_the_report_say_the_same(
     page = Path(printed.splitlines()[-1].removeprefix("all tables and figures: "))
     assert page == tmp_path / "table.realm-vs-table.warm_start-vs-table.random_token" / "report.html"
     text = (page.parent / "report.md").read_text()
-    for part in ("random_token", "salient_span", "Exact match", "−0.7", "warm_start", "system warm_start"):
+    for part in ("random_token", "salient_span", "Exact match", "−0.7", "system warm_start"):
         assert part in printed
         assert part in text.replace("\\_", "_")
-    assert "95 %, questions" in text
-    assert "95 %, questions" not in printed
-    assert "**Recall@1, zero-shot" in text
-    assert "Recall@1, zero-shot" not in printed, "a table that only the page has"
-    assert "Paired differences from realm" in text
-    assert "Paired differences" not in printed, "a caption without its figure"
+    for part in ("95 %, questions", "Recall@1, zero-shot", "Paired differences"):
+        assert (part in text, part in printed) == (True, False), "only the page has it"
     before = tiny.files(page.parent)
     assert {Path(name).name for name in before} >= {"report.md", "report.html", "deltas.png", "curves.png"}
     assert main([*arguments, "--json"]) == 0
@@ -181,9 +165,6 @@ def test_the_terminal_and_the_report_say_the_same(
 def test_two_commits_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = make_study(tmp_path / "runs", (0,))
     command = ["compare", "table/realm-s0", "table/random_token-s0", "--root", str(tmp_path)]
-    assert main(command) == 0
-    folder = tmp_path / "reports" / "compare" / "table.realm-s0-vs-table.random_token-s0"
-    assert "c" * 10 in capsys.readouterr().out
     last = stage_folder(tmp_path / "runs", study, "random_token", 0, "evaluate")
     edit(last / "env.json", lambda found: found.update(git_commit="d" * 40))
     (last / "code.patch").write_text("not committed")
@@ -191,4 +172,5 @@ def test_two_commits_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
     printed = capsys.readouterr().out
     for text in ("c" * 10, "d" * 10, str(last / "code.patch")):
         assert text in printed
-    assert any("Different commits" in warning for warning in read_json(folder / "summary.json")["warnings"])
+    [summary] = (tmp_path / "reports").rglob("summary.json")
+    assert "Different commits" in summary.read_text()

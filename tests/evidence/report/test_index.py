@@ -1,7 +1,6 @@
 """reports/index.html and the explorer: made of committed files, self-contained, safe with hostile texts."""
 
 import json
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from realm_lab.evidence.report.index import _strongest, write_index
+from realm_lab.evidence.report.index import write_index
 from realm_lab.evidence.report.report import write_all
-from realm_lab.evidence.report.report_data import load_report
 from realm_lab.records.files import read_json, write_json, write_text
 from realm_lab.records.study import write_study_record
 from tests.evidence.report import synthetic
@@ -36,19 +34,12 @@ def page(tmp_path_factory: pytest.TempPathFactory, undrawn: None) -> Path:
     return write_all(root)
 
 
-@pytest.mark.slow
-def test_it_is_the_same_from_what_is_committed_alone(page: Path, tmp_path: Path) -> None:
-    shutil.copytree(page.parent, tmp_path / "reports", ignore=shutil.ignore_patterns("index.html"))
-    assert write_index(tmp_path / "reports").read_bytes() == page.read_bytes()
-
-
 def test_it_needs_nothing_from_elsewhere_and_escapes_every_text(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert "http://" not in text
     assert "https://" not in text
     assert "<img src=x" not in text
     assert "alert(2)</script>" not in text
-    assert text.index('id="study-default"') < text.index('id="study-masks"'), "the default run comes first"
     assert text.count("data:image/png;base64,") == 2, "the first figure of each study"
     assert "By hand" in text
 
@@ -59,7 +50,6 @@ def test_a_broken_report_is_said_and_the_others_are_shown(page: Path, tmp_path: 
     text = write_index(tmp_path / "reports").read_text(encoding="utf-8")
     assert "reports/masks/summary.json" in text
     assert 'id="study-default"' in text
-    assert "No study has been reported yet" in write_index(tmp_path / "none").read_text(encoding="utf-8")
 
 
 def test_a_report_without_a_run_hides_no_reference(page: Path, tmp_path: Path) -> None:
@@ -83,32 +73,6 @@ def test_the_committed_page_is_that_of_the_committed_reports(tmp_path: Path) -> 
     assert 'role="alert"' not in text
     committed = (REPORTS / "index.html").read_text(encoding="utf-8")
     assert text == committed, "`realm-lab report NAME` of any committed study writes it again"
-    assert len(text.encode()) < 1_000_000
-
-
-def test_a_study_has_a_row_with_its_answer_and_a_report(page: Path) -> None:
-    summary = read_json(page.parent / "masks" / "summary.json")
-    text = page.read_text(encoding="utf-8")
-    row = next(row for row in text.split("<tr ") if 'href="#study-masks"' in row)
-    values = dict(re.findall(r'data-label="(\w+)"[^>]* data-value="([^"]*)"', row))
-    found = summary["comparisons"]["exact_match"]
-    strongest = max(found.values(), key=lambda one: abs(one["delta"]))
-    assert float(values["difference"]) == pytest.approx(strongest["delta"])
-    assert float(values["p"]) == pytest.approx(strongest["corrected_p"])
-    assert values["seeds"] == "2"
-    section = text.partition('id="study-masks"')[2].partition("</section>")[0]
-    parts = ('class="question"', 'class="verdict"', "<figure>", "<table>", "also measured: ")
-    assert [section.index(part) for part in parts] == sorted(section.index(part) for part in parts)
-    [alt] = re.findall(r'<img src="[^"]*" alt="([^"]*)"', section)
-    assert len(alt) > 20
-
-
-def test_the_p_of_an_interaction_is_that_of_its_report() -> None:
-    report = load_report(REPORTS / "staleness")
-    found = _strongest(report)
-    assert found is not None
-    [shown] = [one.finding for one in report.interactions if one.finding.size == found["delta"]]
-    assert (found["p"], shown.metric.name) == (shown.corrected_p, report.record.metrics[0])
 
 
 @pytest.mark.slow

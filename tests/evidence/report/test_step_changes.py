@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from realm_lab.evidence.report.figures import Sketch, draw, plane_figure
+from realm_lab.evidence.report.figures import Sketch, draw
 from realm_lab.evidence.report.sections.step_changes import changes_json, families, lines_of, step_figure
 from realm_lab.records.study import StudyCell, StudyRecord
 
@@ -40,21 +40,11 @@ def results() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["cell", "seed", "exact_match", "engine_version"])
 
 
-def test_a_change_is_a_line_and_one_without_runs_is_left_out() -> None:
-    lines = lines_of(RECORD)
-    assert lines == {
+def test_a_change_is_a_line() -> None:
+    assert lines_of(RECORD) == {
         TITLES[0]: {"start": "start", "early": "step 50", "late": "step 200"},
         TITLES[1]: {"same": "step 50"},
     }
-    table = results().rename(columns={"exact_match": "y"}).assign(x=1.0)
-    spots, cells = table[table["cell"] != "same"], [(cell.name, cell.title) for cell in CELLS]
-    figure = plane_figure(spots, cells, ("time", "exact match"), lines=lines)
-    assert figure is not None
-    shown = {text.get_text() for axes in figure.axes for text in axes.texts} | {
-        text.get_text() for text in figure.texts
-    }
-    assert {TITLES[0], "start", "step 200"} <= shown
-    assert TITLES[1] not in shown
 
 
 def test_the_spread_is_that_of_differences_from_the_baseline() -> None:
@@ -65,8 +55,6 @@ def test_the_spread_is_that_of_differences_from_the_baseline() -> None:
         assert found["spread"][TITLES[0]][step] == pytest.approx(np.std(wide[cell] - wide["realm"], ddof=1))
     assert found["spread"][TITLES[1]][50] == 0.0
     assert changes_json(RECORD, table[table["seed"] < 2]) == {}, "two pairs have no spread worth a line"
-    plain = StudyRecord("plain", "What?", "realm", CELLS[:1], (0,), (), metrics=("exact_match",))
-    assert changes_json(plain, table) == {}
 
 
 def test_quality_is_drawn_against_the_step_of_the_change() -> None:

@@ -1,10 +1,7 @@
 """Verdicts on tables of runs: the digits of our reports, what cannot be paired, and bad tables."""
 
-import csv
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +12,8 @@ import pytest
 import realm_lab
 from realm_lab import cli
 from realm_lab.evidence.report.report_data import plain
-from realm_lab.evidence.statistics.family import Kind
+from realm_lab.evidence.statistics.family import Finding, Kind
 from realm_lab.evidence.verdict.answer import Gap
-from realm_lab.evidence.verdict.written import write
 from tests.factories.errors import refused
 
 REPORTS = Path(__file__).parents[3] / "reports" / "reference"
@@ -32,12 +28,19 @@ def table(**cells: tuple[float | None, ...]) -> list[dict[str, Any]]:
     ]
 
 
+def finding_of(rows: Any, metric: Any = "acc", baseline: str = "base", place: int = 1, **more: Any) -> Finding:
+    """The finding of one cell in the first metric."""
+    found = realm_lab.verdict(rows, metric=metric, baseline=baseline, **more).metrics[0].cells[place].finding
+    assert found is not None
+    return found
+
+
 OVER_QUESTIONS = ("per_example_interval", "seeds_and_questions_interval")  # a table of runs has no questions
 BASE = (0.50, 0.61, 0.57, 0.66, 0.48, 0.59, 0.62, 0.55)
 BETTER = tuple(value + 0.1 + seed / 1000 for seed, value in enumerate(BASE))
 
 
-@pytest.mark.parametrize("study", ["masking", "table1", "null_document", "longer_warm_start"])
+@pytest.mark.parametrize("study", ["masking", "null_document"])
 def test_a_committed_study_has_the_digits_of_its_report(study: str) -> None:
     summary = json.loads((REPORTS / study / "summary.json").read_text(encoding="utf-8"))
     comparisons, design = summary["comparisons"], summary["design"]
@@ -64,28 +67,25 @@ def test_what_cannot_be_paired_is_named() -> None:
     )
     base, better, failed, unpaired, more = answer.metrics[0].cells
     assert (base.finding, base.gap) == (None, None)
-    assert better.finding is not None
-    assert (better.finding.kind, better.gap) == (Kind.HIGHER, None)
+    assert (better.finding and better.finding.kind, better.gap) == (Kind.HIGHER, None)
     assert (failed.gap, failed.missing) == (Gap.NO_VALUE, (0, 1))
     assert (unpaired.gap, unpaired.finding) == (Gap.CANNOT_BE_PAIRED, None)
-    assert more.finding is not None
-    assert (more.finding.seeds, more.unpaired) == (4, (8, 9, 10, 11))
+    assert (more.finding and more.finding.seeds, more.unpaired) == (4, (8, 9, 10, 11))
     json.dumps(answer.as_json(), allow_nan=False)
     assert all(cell.cell in answer.markdown() for cell in answer.metrics[0].cells)
 
 
-def test_runs_that_did_not_finish_have_no_value() -> None:
+def test_a_column_of_states_that_is_not_named_is_told() -> None:
     rows = [row | {"State": "crashed" if row["seed"] == 2 else "finished"} for row in table(base=BASE, better=BETTER)]
-    better = realm_lab.verdict(rows, metric="acc", baseline="base", state="State").metrics[0].cells[1]
-    assert (better.missing, len(better.values)) == ((2,), 7)
     unused = realm_lab.verdict(rows, metric="acc", baseline="base")
     assert [len(cell.values) for cell in unused.metrics[0].cells] == [8, 8], "a column is a state only if it is named"
     assert unused.other_status == {"State": ["crashed"]}
     assert "--state State" in unused.markdown()
 
 
-@pytest.mark.parametrize("done", ["OK", "done", "0", 0.0, "exit 0", "Completed"])
-@pytest.mark.parametrize("other", ["failed", "crashed", "exit 1", "OUT_OF_MEMORY"])
+@pytest.mark.parametrize(
+    ("done", "other"), [("OK", "failed"), (0.0, "exit 1"), ("exit 0", "crashed"), ("Completed", "OUT_OF_MEMORY")]
+)
 def test_words_of_a_status_column(done: Any, other: str) -> None:
     rows = [row | {"run status": other if row["seed"] == 2 else done} for row in table(base=BASE, better=BETTER)]
     answer = realm_lab.verdict(rows, metric="acc", baseline="base", state="run status")
@@ -132,12 +132,6 @@ def test_names_of_cells_may_be_numbers() -> None:
     assert realm_lab.verdict(rows, metric="acc", baseline=1).baseline.cell == "1"
 
 
-def test_two_columns_of_one_name_are_refused() -> None:
-    frame = pd.DataFrame(table(base=BASE, better=BETTER))
-    with refused("'acc'", "rename"):
-        realm_lab.verdict(pd.concat([frame, frame[["acc"]]], axis=1), metric="acc", baseline="base")
-
-
 def test_every_kind_of_table_gives_the_same() -> None:
     rows = table(base=BASE, better=BETTER)
     frame = pd.DataFrame(rows)
@@ -154,8 +148,7 @@ def test_a_percentage_is_not_cut_to_our_bounds() -> None:
     """realm_lab's `f1` is from 0 to 1; another's may be a percentage."""
     wide = [40.0, 90.0, 55.0]
     rows = [{"cell": c, "seed": s, "f1": v * k} for c, k in (("a", 1.0), ("b", 0.2)) for s, v in enumerate(wide)]
-    finding = realm_lab.verdict(rows, metric="f1", baseline="a").metrics[0].cells[1].finding
-    assert finding is not None
+    finding = finding_of(rows, "f1", "a")
     assert finding.interval == finding.comparison.interval
     assert math.isinf(finding.span)
 
@@ -164,9 +157,7 @@ def test_seeds_beyond_the_digits_of_a_float_differ() -> None:
     """Seeds of 64 bits, as numpy's SeedSequence gives them."""
     seeds = {"a": (2**60, 2**60 + 300), "b": (2**60 + 1, f"{2**60 + 300}.0")}
     rows = [{"cell": c, "seed": seed, "acc": 0.5} for c, given in seeds.items() for seed in given]
-    finding = realm_lab.verdict(rows, metric="acc", baseline="a").metrics[0].cells[1].finding
-    assert finding is not None
-    assert finding.comparison.seeds == (2**60 + 300,)
+    assert finding_of(rows, baseline="a").comparison.seeds == (2**60 + 300,)
 
 
 @pytest.mark.parametrize(("metric", "scale"), [("loss", 1.0), ("loss", 1e-9), ("wall_seconds", 0.1)])
@@ -188,27 +179,19 @@ def test_a_significant_difference_is_printed(metric: str, scale: float) -> None:
     ("rows", "more", "words"),
     [
         ([{"cell": "a", "acc": 1.0}], {}, ("seed", "--pair")),
-        ([{"cell": "a", "Seed": 1, "acc": 1.0}], {}, ("did you mean 'Seed'?",)),
         ([{"variant": "a", "seed": 1, "acc": 1.0}], {}, ("--cell",)),
         ([{"cell": "a", "seed": 1, "accuracy": 1.0}], {}, ("--metric", "accuracy")),
-        ([{"cell": "a", "seed": 1, "acc": 1.0}], {"delta": {"f1": 0.1}}, ("'f1'",)),
-        ([{"cell": "a", "seed": 1, "acc": 1.0}], {"delta": {"acc": math.inf}}, ("delta of acc",)),
         ([{"cell": "a", "seed": 1, "acc": 1.0, "f1": 1.0}], {"delta": {"f1": 0.1}}, ("none of the metrics",)),
         ([{"cell": "a", "seed": 1, "acc": "good"}], {}, ("row 0", "'good'")),
         ([{"cell": "a", "seed": 1, "acc": 1.0}] * 2, {}, ("row 1", "row 0")),
         ([{"cell": "a", "seed": None, "acc": 1.0}], {}, ("row 0", "seed")),
-        ([{"cell": "a", "seed": 1, "acc": 1.0}, {"cell": "a", "seed": "", "acc": 2.0}], {}, ("row 1", "seed")),
-        ([{"cell": "a", "seed": math.nan, "acc": 1.0}], {}, ("row 0", "seed")),
         ([{"cell": "b", "seed": 1, "acc": 1.0}], {}, ("--baseline", "'a'")),
         ([{"cell": "a", "seed": 1, "acc": "nan"}], {}, ("'a'", "acc")),
-        ([{"cell": "a", "seed": 1, "acc": 1.0}], {"state": "State"}, ("--state", "'State'")),
         ([{"cell": "a", "seed": 1, "acc": 1.0}], {"cluster": "doc"}, ("--cluster", "'doc'")),
         ([{"cell": "a", "seed": 1, "acc": 1.0, "doc": None}], {"cluster": "doc"}, ("row 0", "doc")),
         ([{"cell": c, "seed": 1, "acc": 1.0, "doc": c} for c in "ab"], {"cluster": "doc"}, ("row 1", "doc")),
         ([{"cell": "a", "seed": 1, "acc": 1.0}], {"control": "b"}, ("--control", "'b'")),
-        ([{"cell": "a", "seed": 1, "acc": 1.0}], {"control": "a"}, ("--control", "'a'")),
         ([], {}, ("no runs",)),
-        (["a"], {}, ("no table",)),
         (7, {}, ("no table",)),
     ],
 )
@@ -229,12 +212,7 @@ GATES: dict[str, tuple[dict[str, tuple[float | None, ...]], list[str]]] = {
     ),
     "dos-kernel#34: one run of each, and the new one has a spike": ({"base": (0.5,), "new": (0.9,)}, []),
     "dos-kernel#34: a spike has become the baseline": ({"base": ONE_SPIKE, "new": BASE}, []),
-    "senpai#898: single reruns": ({"base": (2.2068,), "a": (2.26,), "b": (2.2565,), "c": (2.31,)}, []),
     "senpai#898: the best of many reruns of the same code": ({"base": BASE, **RERUNS}, []),
-    "pi-autoresearch#22: one run, eight median deviations above": (
-        {"base": (0.5,), **{f"try-{n}": (0.5 + n / 100,) for n in range(-2, 3)}, "new": (0.58,)},
-        [],
-    ),
 }
 
 
@@ -257,7 +235,6 @@ def test_a_gate_keeps_no_noise(gate: str, tmp_path: Path, capsys: pytest.Capture
         ((*BETTER[:-1], None), "acc=up", [], 3),
         ((*BETTER[:-1], None), "acc=down", [], 1),
         (BASE, "acc=up", [], 3),
-        (BASE, "acc", ["--delta", "acc=0.01"], 0),
         (BASE, "acc", ["--delta", "0.01"], 0),
     ],
 )
@@ -270,17 +247,15 @@ def test_exit_codes_of_a_gate(
     assert cli.main([*given, "--gate"]) == code
 
 
-@pytest.mark.parametrize("is_terminal", [False, True])
 def test_a_terminal_shows_a_table_without_details(
-    is_terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pd.DataFrame(table(base=BASE, new=BETTER)).to_csv(tmp_path / "runs.csv")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "200")
     assert cli.main(["verdict", str(tmp_path / "runs.csv"), "--metric", "acc", "--baseline", "base"]) == 0
     header = next(line for line in capsys.readouterr().out.splitlines() if "mean ± sd" in line)
-    assert ("|" in header, "detectable" in header) == (not is_terminal, not is_terminal)
-    assert "finding" in header
+    assert "|" not in header
 
 
 @pytest.mark.parametrize(
@@ -298,10 +273,8 @@ def test_a_cell_is_better_only_next_to_a_control(again: tuple[float | None, ...]
     finding = answer.metrics[0].cells[2].finding
     assert finding is not None
     assert (finding.kind, finding.tests, answer.decision) == (kind, 1, decision)
-    assert answer.as_json()["metrics"]["acc"]["new"]["finding"] == kind
     assert answer.calibration is not None
     assert answer.calibration.tests == 1
-    assert "corrected over 1 test " in answer.markdown()
 
 
 def test_questions_of_a_document_change_sign_together() -> None:
@@ -313,18 +286,12 @@ def test_questions_of_a_document_change_sign_together() -> None:
         for document, number in questions
         for cell, value in (("base", 0.0), ("new", 0.1 * (document + 1)))
     ]
-    by_question, by_document = (
-        realm_lab.verdict(rows, metric="acc", baseline="base", pair="question", cluster=cluster).metrics[0].cells[1]
-        for cluster in ("", "document")
-    )
-    assert by_question.finding is not None
-    assert by_document.finding is not None
-    assert by_document.finding.size == pytest.approx(by_question.finding.size)
-    assert (by_document.finding.seeds, by_question.finding.seeds) == (6, 55)
-    assert by_document.finding.corrected_p == 2 / 2**6
-    assert by_question.finding.corrected_p == 1 / 10_000
+    by_question, by_document = (finding_of(rows, pair="question", cluster=cluster) for cluster in ("", "document"))
+    assert by_document.size == pytest.approx(by_question.size)
+    assert (by_document.seeds, by_question.seeds) == (6, 55)
+    assert (by_document.corrected_p, by_question.corrected_p) == (2 / 2**6, 1 / 10_000)
     sums = [size * 0.1 * (document + 1) for document, size in enumerate(sizes)]
-    assert by_document.finding.comparison.deltas == pytest.approx([one * 6 / 55 for one in sums])
+    assert by_document.comparison.deltas == pytest.approx([one * 6 / 55 for one in sums])
 
 
 def test_names_have_no_meaning_in_markdown() -> None:
@@ -332,37 +299,3 @@ def test_names_have_no_meaning_in_markdown() -> None:
     text = realm_lab.verdict(rows, metric="acc", baseline="a").comment()
     assert text.count(r"\<img src=x>\|\*\*b\*\* # c") == 2
     assert "<img" not in text.replace(r"\<", "")
-
-
-def test_files_of_a_verdict(tmp_path: Path) -> None:
-    answer = realm_lab.verdict(table(base=BASE, better=BETTER), metric="acc", baseline="base", delta=0.01)
-    made = write(answer, tmp_path)
-    assert {path.name for path in made} == {
-        "verdict.md",
-        "verdict.tex",
-        "verdict.json",
-        *(f"deltas.{end}" for end in ("png", "pdf", "svg")),
-    }
-    assert json.loads((tmp_path / "verdict.json").read_text(encoding="utf-8")) == json.loads(
-        json.dumps(answer.as_json())
-    )
-    assert all(path.stat().st_size for path in made)
-
-
-def test_it_needs_numpy_and_scipy_alone(tmp_path: Path) -> None:
-    """A whole verdict on a CSV, in a separate process."""
-    with (tmp_path / "runs.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, ["cell", "seed", "acc"])
-        writer.writeheader()
-        writer.writerows(table(base=BASE, better=BETTER))
-    program = (
-        "import sys, realm_lab; realm_lab.verdict('runs.csv', metric='acc', baseline='base').markdown();"
-        "print(*sys.modules)"
-    )
-    environment = {"PYTHONPATH": str(Path(realm_lab.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
-    )
-    loaded = {name.split(".")[0] for name in done.stdout.split()}
-    assert {"realm_lab", "scipy"} <= loaded
-    assert not {"pandas", "torch", "matplotlib", "jinja2", "pydantic", "mlflow", "ruamel"} & loaded

@@ -134,9 +134,7 @@ CLS = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
     [
         (CLS, {}, {}, ("cls", True)),
         ({"pooling_mode": "cls"}, {}, {}, ("cls", True)),
-        ({"pooling_mode_mean_tokens": True}, {"modules": 2}, {}, ("mean", True)),
         (CLS, {"modules": 2, "similarity": "dot"}, {}, ("cls", False)),
-        (CLS, {"similarity": "dot"}, {}, ("cls", True)),
         (CLS, {"modules": 2, "similarity": "cosine"}, {}, ("cls", True)),
         (CLS, {}, {"pooling": "mean", "normalise": False}, ("mean", False)),
         ({"pooling_mode": "max"}, {}, {"pooling": "mean"}, ("mean", True)),
@@ -147,16 +145,6 @@ def test_the_folder_decides_how_vectors_are_made_unless_the_parameters_do(
 ) -> None:
     options = EmbeddingOptions(folder=str(described(tmp_path / "bge", pooling, **more)), **given)
     assert (options.pooling, options.normalise) == expected
-
-
-@pytest.mark.slow
-def test_the_pooling_of_the_folder_is_in_the_key(folder: Path, tmp_path: Path) -> None:
-    def stages(**own: Any) -> dict[str, str]:
-        own = {"folder": str(tmp_path / "bge")} | own
-        return plan_run(tiny.params({"system_options": {"embedding": own}}), "embedding", 0).stages
-
-    shutil.copytree(folder, described(tmp_path / "bge", CLS), dirs_exist_ok=True)
-    assert stages() == stages(pooling="cls", normalise=True) != stages(pooling="mean")
 
 
 @pytest.mark.parametrize(

@@ -73,12 +73,6 @@ def test_toy_texts_are_ranked_as_by_a_dense_matrix() -> None:
     assert [len(texts) for texts, _ in found][-2:] == [0, 0]  # for only stop words, and for an unknown word
 
 
-def test_an_ngram_with_a_stop_word_or_punctuation_in_it_does_not_count() -> None:
-    assert terms("The stone-mill of Ur") == ["stone", "mill", "ur"]
-    assert terms("old Stone mill") == ["old", "stone", "mill", "old stone", "stone mill"]
-    assert terms("5 € é") == plain_terms("5 € é") == ["5", "€", "e\u0301", "5 €", "€ e\u0301"]
-
-
 def test_a_term_of_more_than_half_of_the_texts_is_worth_nothing() -> None:
     assert len(TfidfTexts(["mill a", "mill b", "mill c", "stone"]).search(["mill"], 4)[0][0]) == 0
 
