@@ -2,7 +2,7 @@
 
 A scheme is a pure function (request, generator) -> positions to mask: at least one, distinct, inside the sentence. It
 is registered here under a name, or `pretrain.masking` names custom code, `package.module:function`. A scheme with
-options takes them as a third argument,
+options takes them as the argument `options`,
     class Share(Section):
         share: float = 0.5
     def first_words(request: MaskRequest, generator: np.random.Generator, options: Share) -> np.ndarray:

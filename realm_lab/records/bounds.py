@@ -29,7 +29,7 @@ class Bound(NamedTuple):
 BOUNDS = (
     # p(z|x) no longer depends on z
     Bound("candidate_entropy_fraction", "entropy of p(z|x)", True, 0.999, " of log k"),
-    # the retriever prefers no passage at all
+    # the retriever prefers the null document to every passage
     Bound("null_probability", "p(null|x)", True, 0.99, ""),
     # the reader does not gain from the passage that helps most
     Bound("probe_gold_utility", "utility of gold passages", False, 0.0, " nats a token"),

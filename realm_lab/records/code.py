@@ -28,7 +28,7 @@ MISSING = "missing"  # the digest of a module that cannot be found
 INSTALLED = {"site-packages", "dist-packages"}
 _MAY_IMPORT = (ast.stmt, ast.excepthandler, ast.match_case)  # parts of a syntax tree that contain import statements
 
-Examined = tuple[str, tuple[tuple[str, str], ...]]  # digest; (module, name) of each `from module import name`
+Examined = tuple[str, tuple[tuple[str, str], ...]]  # digest; (module, name) of each import, as in `_imports`
 
 
 class CodeReader:
@@ -204,7 +204,7 @@ def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
 
 
 def _dump(node: object, put: Callable[[str], None]) -> None:
-    """Put a syntax tree as text, without docstrings, empty fields, and fields that depend on Python's version."""
+    """Pass a syntax tree to `put` as text, without docstrings, empty fields and fields that vary by Python version."""
     if isinstance(node, ast.AST):
         put(f"{type(node).__name__}(")
         for name in node._fields:

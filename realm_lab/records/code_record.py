@@ -46,9 +46,9 @@ class Acceptance:
 
 @dataclass(frozen=True, config=STRICT)
 class CodeRecord:
-    """`roots`: modules in which the stage's code starts. `modules`: digests of the roots and of all modules that they
-    import, directly or not. `before`: digest of the record of the stage before ("" for the first). `files`: digests of
-    the files that custom modules opened; paths in the project are relative to it."""
+    """Contents of code.json. `roots`: modules in which the stage's code starts. `modules`: digests of the roots and of
+    all modules that they import, directly or not. `before`: digest of the record of the stage before ("" for the
+    first). `files`: digests of the files that custom modules opened; paths in the project are relative to it."""
 
     roots: tuple[str, ...]
     modules: dict[str, str]

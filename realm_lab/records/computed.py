@@ -61,14 +61,14 @@ def definition(parameter: str, choice: Choice) -> Metric:
         name=f"{entry.name}{option_suffix(choice)}",
         title=f"{entry.title} ({options})" if options else entry.title,
         part="answers",
-        choice=Choice(chosen.target, choice.options).plain(),  # the target, since a name needs its plug-in
+        choice=Choice(chosen.target, choice.options).plain(),  # a registered name would need its module imported first
     )
 
 
 def computed_values(
     metrics: Iterable[Metric], stages: Mapping[str, StageRun]
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Compute the custom functions among `metrics` for a complete run. Returns name -> finite value, and name -> reason
+    """Compute the custom metrics among `metrics` for a complete run. Returns name -> finite value, and name -> reason
     why there is no value; both are empty for a run without answers."""
     wanted = [metric for metric in metrics if metric.choice is not None]
     path = [*stages.values()][-1].path / "eval" / "predictions.jsonl"

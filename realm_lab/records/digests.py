@@ -26,8 +26,8 @@ CHANGING = ("checkpoints", "index", "lease")  # folders of a stage that are left
 
 
 class FileDigest(NamedTuple):
-    """A file as it was written. `before`: the SHA-256 of the content that it replaces, also valid, since the file is
-    written after its digest."""
+    """A file as it was written. `before`: the SHA-256 of the content that the file replaces. It is valid too, since the
+    digests are written before the file."""
 
     bytes: int
     sha256: str

@@ -107,7 +107,7 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 
 def _beside(path: Path, kind: str) -> Path:
-    """Return a hidden neighbour that no other process uses: processes of two machines may have the same number."""
+    """Return a hidden neighbour with a random name: the ids of processes on two machines may be equal."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{kind}")
 
 
@@ -150,7 +150,8 @@ def is_ours(path: Path) -> bool:
 
 
 def check_replaceable(path: Path) -> None:
-    """Raise a UserError unless `path` is free, an empty directory, or one that `atomic_directory` wrote."""
+    """Raise a UserError unless `path` is free, an empty directory, or one that `atomic_directory` wrote. The working
+    directory and the directories around it are refused too."""
     path = Path(path)
     here = Path.cwd()
     if path.resolve() in (here, *here.parents):
@@ -175,8 +176,8 @@ def check_output(path: Path, inputs: Iterable[Path]) -> None:
 
 
 def remove_directory(path: Path) -> None:
-    """Delete a directory that `atomic_directory` wrote. Anything else is a UserError; a missing path is ignored. The
-    path is free at once; files that are still read on a network file system stay in a hidden neighbour."""
+    """Delete a directory that `atomic_directory` wrote, or an empty one. Anything else is a UserError; a missing path
+    is ignored. The path is free at once; files still read on a network file system stay in a hidden neighbour."""
     check_replaceable(path)
     if path.exists():
         old = _beside(path, "old")
@@ -284,7 +285,7 @@ def _digest_of(path: str, *identity: int) -> str:
 
 
 def digest_path(path: Path) -> str:
-    """Return the digest of a file, or of all files in a folder by their paths in it. UserError: there is none."""
+    """Return the digest of a file, or of all files in a folder by their paths in it. UserError: no such path."""
     if not path.is_dir():
         return digest_file(path)
     found = sorted(one for one in path.rglob("*") if one.is_file())

@@ -1,4 +1,4 @@
-"""This process: the launcher's settings, its cores and GPUs, and the signals that stop it. No torch here."""
+"""This process: the launcher's settings, cores, GPUs, and signals that stop it. Only `visible_gpus` imports torch."""
 
 from __future__ import annotations
 

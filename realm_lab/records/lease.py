@@ -3,7 +3,7 @@
 A lease is a JSON file with the process that holds it and the time of its last sign of life. A lease ends when it is
 released, when its process is dead (seen at once on the same machine), or when it has been silent for too long, since
 the process hangs or its machine went away. Machines may have different clocks, so a lease is taken over only if this
-process saw it unchanged for the whole limit, by a monotonic clock. The time by the holder's clock is only displayed.
+process saw it unchanged for the whole limit, by a monotonic clock. The holder's clock serves only `seems_held`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SAME_START_SECONDS = 2.0  # boot times are exact only to a second
 
 @dataclass(frozen=True)
 class Owner:
-    """One process. `born`: its start in unix seconds, which distinguishes it from a later process with the same number.
+    """One process. `born`: its start in unix seconds, which distinguishes it from a later process with the same id.
     `boot`: the start of its machine, which on Linux changes as much as `born` when the clock is set; 0 elsewhere.
     `job`: the SLURM job that it runs in."""
 
@@ -94,7 +94,7 @@ def exclusive(path: Path, wait: bool = True) -> Iterator[IO[str] | None]:
 
 @dataclass(frozen=True)
 class Holder:
-    """Contents of a lease file. Times are unix seconds; `name` is the name of the file."""
+    """Contents of a lease file. Times are unix seconds; `name` is the file's name without `.json`."""
 
     owner: Owner
     token: str
@@ -179,8 +179,8 @@ class Lease:
 
 
 def take(folder: Path, name: str, *, limit_seconds: float) -> Lease:
-    """Take the lease `name` of a folder of leases. A dead lease, or one that this process saw silent for
-    `limit_seconds`, is taken over.
+    """Take the lease `name` of a folder of leases. Leases of dead processes, and those that this process saw silent for
+    `limit_seconds`, are removed first.
 
     Taken: another process holds it; the message names host, process and age.
     """

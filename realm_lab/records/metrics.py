@@ -27,13 +27,13 @@ FLOOR = 0.02  # share of the scale, from its bad end: values in it count as noth
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric.
+    """A measure of a run, or a curve of its pre-training.
 
     `source` is where its value comes from: the results of the evaluate stage, the curves of pre-training (logged over
     steps), or the run itself (age of the index, time). `split` is the data that it is measured on: only a
     metric of split "dev" may choose a learning rate or reward a search. `better` is the direction of an improvement,
     "" if neither is. `headline` metrics are shown first everywhere. `low` and `high` bound its values; None: no
-    bound. `part` is the part of the evaluate stage that measures it: a system that lacks it has no value.
+    bound. `part` is the part of the evaluate stage that measures it; a system without that part has no value.
     """
 
     name: str

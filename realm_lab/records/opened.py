@@ -37,7 +37,7 @@ def watch() -> None:
 
 def opened_by(modules: Collection[str]) -> dict[Path, bool]:
     """Return the files that these modules, or functions that they called, opened to read: file -> true if it has not
-    changed since. Files of libraries, files that this process wrote and missing files are left out."""
+    changed since. Files of libraries, files that custom code also wrote and missing files are left out."""
     by_them = {path: one for path, one in _read.items() if path not in _written and not one[1].isdisjoint(modules)}
     now = {path: _version(path) for path in sorted(by_them)}
     return {Path(path): by_them[path][0] == version for path, version in now.items() if version}

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 OPTIONS = "system_options"  # SYSTEM -> OPTION -> value
-CHANGES = "pretrain.changes"  # step -> the parameters of pre-training that change there
+CHANGES = "pretrain.changes"  # step -> the parameters of pre-training that change at it
 WHOLE = (CHANGES, "streams.order")  # parameters whose value is a mapping
-# Settings of `launch` that change results by rounding only; recorded with each stage, and a confound where they differ.
+# Settings of `launch` that change results by rounding only; recorded with each stage, and a confound if runs differ.
 ROUNDING = ("device", "ranks", "threads", "token_budget", "micro_batch", "compile")
 
 

@@ -138,8 +138,8 @@ class Plugin(Generic[Code]):
 
     @property
     def source(self) -> str | dict[str, str] | None:
-        """The digests of custom code: of its module and of the modules of its package that it imports. None for a part
-        of realm_lab."""
+        """The digest of the module of custom code, or module -> digest if that imports modules of its package. None for
+        a part of realm_lab."""
         if not self.is_own:
             return None
         found = outside_digest(self.module)
@@ -269,7 +269,7 @@ def _entry_points() -> dict[str, str]:
     """Return module -> name of each entry point."""
     return {
         entry.value: entry.name
-        for package in importlib.metadata.distributions()  # `entry_points()` skips a second one of the same name
+        for package in importlib.metadata.distributions()  # `entry_points()` skips a second package of the same name
         for entry in package.entry_points
         if entry.group == GROUP
     }
@@ -317,7 +317,7 @@ def options_type(parameter: str, name: str, code: Callable[..., Any]) -> type[Ba
     def probe() -> None: ...
 
     probe.__annotations__ = {"options": argument.annotation}
-    function = code.__init__ if isinstance(code, type) else code  # type: ignore[misc]  # of a class that is not a type
+    function = code.__init__ if isinstance(code, type) else code  # type: ignore[misc]  # mypy takes it for an instance
     try:
         found = typing.get_type_hints(probe, getattr(function, "__globals__", {}))["options"]
     except NameError:
@@ -394,10 +394,10 @@ def calling(parameter: str, name: str, target: str) -> Iterator[None]:
 
 
 def _failed(parameter: str, name: str, target: str, error: Exception) -> UserError:
-    """Make the UserError for an error of custom code, with the last line of its module in the traceback."""
-    file = getattr(sys.modules.get(target.partition(":")[0]), "__file__", None)  # None: while it was imported
+    """Make the UserError for an error of custom code, with the last line of the traceback in the module of `target`."""
+    file = getattr(sys.modules.get(target.partition(":")[0]), "__file__", None)  # None: the import failed
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if file in (frame.filename, None)]
-    frames = [] if isinstance(error, SyntaxError) else frames  # it names file and line itself
+    frames = [] if isinstance(error, SyntaxError) else frames  # its message names file and line
     where = f" in {frames[-1].filename.rpartition('/')[2]}, line {frames[-1].lineno}" if frames else ""
     why = f"{type(error).__name__}{where} ({' '.join(str(error).split())})"
     return UserError(f"parameter '{parameter}': '{name}' failed with {why}; correct it", parameter=parameter)

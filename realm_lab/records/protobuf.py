@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-FIXED = {1: 8, 5: 4}  # kind of a field -> number of its bytes
-TEXT = 2  # kind of a text, bytes or an inner message
+FIXED = {1: 8, 5: 4}  # wire type of a field -> number of bytes
+TEXT = 2  # wire type of text, bytes and inner messages
 
 
 def fields(message: Any) -> Iterator[tuple[int, Any]]:

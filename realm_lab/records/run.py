@@ -273,7 +273,7 @@ Unlisted = Annotated[Value, Field(exclude=True)]  # not in study.json
 @dataclasses.dataclass(frozen=True)  # not pydantic's: `RUN` validates a run that is read
 class Run:
     """A system with its parameters at one seed; in a study, one cell at one seed. Planning makes it, study.json lists
-    it with its first fields, run.json has the others, and `StageStates.look` (state.py) adds the states of its stages.
+    it with its first fields, run.json has the FIELDS, and `StageStates.look` (state.py) adds the states of its stages.
 
     `stages`: stage -> key, in order. A run that was read has the first KEY_LENGTH characters of each key.
     """

@@ -16,8 +16,8 @@ def run_values(stages: Mapping[str, StageRun]) -> dict[str, float]:
     """Return all numbers of a complete run.
 
     They are the results of its last stage (nested names joined by dots), the mean age of the index over pre-training,
-    and the resources that the run used; if the last stage is not the evaluation, also the last values of its curves.
-    UserError: a file of a stage is not the one that was written.
+    and the resources that the run used; if the last stage is not the evaluation, also the last values of that stage's
+    curves. UserError: a file of a stage is not the one that was written.
     """
     for stage in stages.values():
         stage.check()

@@ -28,7 +28,7 @@ UNFINISHED: tuple[State, ...] = ("PENDING", "QUEUED", "RUNNING")  # states of a 
 
 
 class Cause(StrEnum):
-    """The cause of a state."""
+    """The kind of a `Reason`."""
 
     ERROR = "error"  # of the stage itself
     NEEDED = "needed"  # not run: another task or stage did not end well
@@ -112,7 +112,7 @@ class StageStates:
         return self._known[folder.name]
 
     def look(self, run: Run, until: str = "") -> Run:
-        """Return a run with the states of its stages, in order, as far as the stage `until`, or its last. If the run
+        """Return a run with the states of its stages, in order, as far as the stage `until`, or the run's last. If it
         waits for its corpus, `prepare` comes first."""
         states = {stage: self.stage(stage, key) for stage, key in run.keys(until).items()}
         waits = next((one.state for one in states.values() if one.state != "COMPLETE"), None) == "PENDING"
@@ -134,7 +134,7 @@ def error_of(status: Status) -> Reason:
 
 
 def at_work(folder: Path, job: StageState | None) -> Holder | None:
-    """Return the process that seems to work on the stage in a folder; None also if `job` runs it and has ended."""
+    """Return the process that seems to work on the stage in a folder; None also if its job is `job` and has ended."""
     holder = writer_of(folder)
     if holder is None or job is None or job.state in UNFINISHED:
         return holder

@@ -31,14 +31,14 @@ IN_REPORTS = ("reference", "compare", "curves", "index.html", "metrics.json")  #
 
 @dataclass(frozen=True, config=STRICT)
 class StudyCell:
-    """One cell of a study. `changes`: its differences from the baseline's parameters, dotted name -> value."""
+    """A system with parameters in a study. `changes`: dotted name -> value, if it differs from the baseline's."""
 
     name: str
     title: str
     system: str
     changes: dict[str, Any]
     paper: str | None = None  # the entry of the registry of published numbers that this cell corresponds to
-    points: dict[str, str] = field(default_factory=dict)  # axis -> its point, in a study with several axes
+    points: dict[str, str] = field(default_factory=dict)  # axis -> this cell's point, in a study with several axes
     # In a plan: its settings, dotted name -> value, with the study's `set`, --set and the values that tuning chose.
     overrides: Any = Field(default_factory=dict, exclude=True)
 
@@ -57,11 +57,11 @@ class StudyRecord:
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # axis -> its points, in a study with several axes
     source: str = ""  # the study's file, relative to the project
     last_stage: str = ""  # the last stage of its runs, if that is before evaluate: a search may need no fine-tuning
-    figures: tuple[ChoiceField, ...] = ()  # more figures, by their code
-    sections: tuple[ChoiceField, ...] = ()  # more sections of the report, by their code
+    figures: tuple[ChoiceField, ...] = ()  # additional figures, each a plug-in
+    sections: tuple[ChoiceField, ...] = ()  # additional sections of the report, each a plug-in
     exploratory: tuple[str, ...] = ()  # additional metrics, each a separate family of tests
     until: tuple[int, int] | None = None  # seeds until decided: at least, at most; `seeds` has those taken so far
-    tuning: dict[str, Any] = field(default_factory=dict)  # trials of each cell and its choice (lab/rules/tune.py)
+    tuning: dict[str, Any] = field(default_factory=dict)  # trials of each cell, and its best trial (lab/rules/tune.py)
     trials: tuple[Run, ...] = ()  # the runs of the tuning
     delta: dict[str, float] = field(default_factory=dict)  # metric -> the largest difference that does not matter
     declared: Criterion = ""  # the criterion that each cell should meet

@@ -14,7 +14,7 @@ from realm_lab.errors import UserError
 from realm_lab.records.files import read_json
 
 Record = TypeVar("Record")
-Fault = tuple[str, tuple[str, ...], tuple[str | int, ...]]  # text, dotted names of parameters, keys that lead there
+Fault = tuple[str, tuple[str, ...], tuple[str | int, ...]]  # text, dotted names of parameters, keys of the value
 SCALARS = int, float, datetime.date  # types of unquoted YAML values
 
 

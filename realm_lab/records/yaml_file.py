@@ -87,11 +87,11 @@ def _is_unreadable(lines: Sequence[str]) -> bool:
 
 
 def _check_plain(text: str, source: object) -> None:
-    """Refuse aliases, tags and invisible line breaks."""
+    """Refuse aliases, merge keys, tags and invisible line breaks."""
     if found := LINE_BREAKS.search(text):
         number = text.count("\n", 0, found.start()) + 1
         raise UserError(f"an invisible line break, U+{ord(found[0]):04X}", "delete it", path=source, line=number)
-    if not any(mark in text for mark in ("*", "!", "<<")):  # no anchor and no tag: no second parse
+    if not any(mark in text for mark in ("*", "!", "<<")):  # no alias, tag or merge key: no second parse
         return
     for event in YAML(typ="rt").parse(text):
         is_merge = isinstance(event, ScalarEvent) and event.value == "<<" and event.style is None

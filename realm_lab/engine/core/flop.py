@@ -22,11 +22,11 @@ _FORMULAS = flop_registry | {  # PyTorch's table lacks the attention of CPUs
 
 
 class FlopCount(TorchDispatchMode):
-    """Counts the operations of matrix products and attentions inside a `with`, forward and backward.
+    """Counts the operations of matrix products and attentions in a `with` block, forward and backward.
 
-    The counts equal those of `torch.utils.flop_counter.FlopCounterMode`. That class may replace operators by others
-    that round differently; here operators run unchanged. Not counted: LSTMs on the CPU, NumPy, FAISS, and `uncounted`
-    blocks."""
+    The counts equal those of `torch.utils.flop_counter.FlopCounterMode`. FlopCounterMode may replace operators by
+    others that round differently; here operators run unchanged. Not counted: LSTMs on the CPU, NumPy, FAISS, and
+    `uncounted` blocks."""
 
     flop = 0
     times = 1.0
@@ -39,13 +39,13 @@ def _count(self: FlopCount, func: Any, types: Any, args: Any = (), kwargs: Any =
     return found
 
 
-# Not in the class, where torch would wrap it: the wrapper imports the compiler, which takes as long as torch itself.
+# Not in the class, where torch would wrap it: the wrapper imports the compiler, which takes as long as importing torch.
 FlopCount.__torch_dispatch__ = _count  # type: ignore[assignment, method-assign]
 
 
 @contextmanager
 def counted(times: float) -> Iterator[None]:
-    """Count every operation `times` times, since other processes do their parts of the same work."""
+    """Count every operation in the block `times` times, to include the parts of the work that other processes do."""
     before = FlopCount.times
     FlopCount.times = before * times
     try:

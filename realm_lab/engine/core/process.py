@@ -31,7 +31,7 @@ from realm_lab.errors import UserError
 from realm_lab.records.launched import STOP_SIGNALS, cores, launched
 
 # Options of glibc's mallopt. By default glibc gives large freed blocks back to the kernel, so every training step pays
-# a fault per new page. With these options the process keeps freed memory for the next step.
+# a page fault per new page. With these options the process keeps freed memory for the next step.
 KEEPING = {"M_TRIM_THRESHOLD": (-1, 1 << 30), "M_MMAP_THRESHOLD": (-3, 1 << 25)}  # name -> number of the option, bytes
 TIMEOUT = timedelta(minutes=30)  # of one exchange; a process that ends is noticed at once
 POLL_SECONDS = 0.05
@@ -187,7 +187,7 @@ def sum_over_ranks_(tensors: Sequence[Tensor]) -> None:
     with exchange():
         if _Group.questions and not flat.is_cpu:
             # A GPU would compute an answer only after the running exchange, which waits for the rank that asks.
-            # So wait on the CPU until all ranks are here, and none asks.
+            # So wait on the CPU until all ranks are here, since then no rank asks.
             dist.all_reduce(torch.zeros(1))
         dist.all_reduce(flat)
     for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
@@ -242,9 +242,10 @@ def any_rank(flag: bool) -> bool:
 
 
 def on_first_rank(work: Callable[[], Any]) -> Any:
-    """Run `work` on rank 0 only, and return its result (plain JSON) on every rank, however long it takes.
+    """Run `work` on rank 0 only, and return its result (plain JSON) on every rank.
 
-    Inside `work`, `ranks()` reports one process. If `work` fails, every rank raises an error.
+    The other ranks wait, however long it takes. Inside `work`, `ranks()` reports one process. If `work` fails, every
+    rank raises an error.
     """
     rank, size = ranks()
     if size == 1:
@@ -320,7 +321,8 @@ class StopRequest:
     signal_number = 0
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """Remember the first signal. A later SIGTERM ends the process at once, unless SLURM may have repeated it."""
+        """Remember the first signal. A later SIGTERM ends the process at once, except in a SLURM job, which may get
+        SIGTERM twice."""
         if not self.signal_number:
             self.signal_number = number
         elif number == signal.SIGTERM and "SLURM_JOB_ID" not in os.environ:

@@ -36,7 +36,7 @@ class EpochOrder:
         self._order = np.empty(0, dtype=np.int64)
 
     def take(self, start: int, count: int) -> np.ndarray:
-        """Return items `start` to `start + count - 1` of the stream, int64 [count]."""
+        """Return items `start` to `start + count - 1` of the sequence, int64 [count]."""
         return np.array([self._item(position) for position in range(start, start + count)], dtype=np.int64)
 
     def _item(self, position: int) -> int:

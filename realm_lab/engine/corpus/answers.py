@@ -15,7 +15,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-@lru_cache(1 << 14)  # passages and answers come again and again
+@lru_cache(1 << 14)  # the same passages and answers come many times
 def normalise_answer(text: str) -> str:
     """NFD, lower case, without ASCII punctuation, without a/an/the, single blanks (released code, eval_utils)."""
     text = unicodedata.normalize("NFD", text).lower().translate(_PUNCTUATION)
@@ -23,7 +23,7 @@ def normalise_answer(text: str) -> str:
 
 
 def can_be_scored(answer: str, kind: AnswerKind) -> bool:
-    """True if normalisation leaves something of an answer. An empty answer would equal every other empty answer."""
+    """True if an answer is not empty after normalisation (a regular expression: not blank). Empty answers are equal."""
     return bool(answer.strip() if kind == "regex" else normalise_answer(answer))
 
 

@@ -1,7 +1,7 @@
 """Assemble a prepared corpus from its source; `store.py` describes the layout.
 
-Memory grows with the text only by 64-bit hashes of documents, articles and passages, 17 to 35 bytes each, which
-recognise copies. Questions stay in memory, and so do words if a vocabulary is learned.
+Memory grows with the text only by 64-bit hashes, 17 to 35 bytes for each document, article and passage, to recognise
+copies and number articles. Questions stay in memory, and so do words if a vocabulary is learned.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Progress = Callable[[str, int], None]  # (part, number of its records written so
 
 
 class Assembly:
-    """Writes what a source yields into a folder, and counts what was kept and dropped."""
+    """Writes the records of a source into a folder, and counts the kept and the dropped ones."""
 
     def __init__(self, source: Source, folder: Path, progress: Progress):
         self._source, self._folder, self._progress = source, folder, progress
@@ -78,8 +78,8 @@ class Assembly:
         self.counts[name] = writer.rows
 
     def _write_passages(self, name: str, version: int, parts: dict[str, PartWriter]) -> dict[str, list[int]]:
-        """Write the passages of one version, and its sentences if there are `parts` for them. Return the rows of each
-        document that questions name."""
+        """Write the passages of one version of Z, and their sentences into `parts`, if any. Return document -> rows of
+        its passages, for each document that questions name."""
         writer = PartWriter(self._folder / name, Passages.COLUMNS, self._dtype)
         rows_of_documents: dict[str, list[int]] = {document: [] for document in self._source.asked_documents()}
         articles = HashNumbers()  # hash of an article's name -> number
@@ -120,7 +120,7 @@ class Assembly:
             self._patches += len(patches)
 
     def _with_patches(self, cut: Cut) -> pa.RecordBatch:
-        """Write the patches of a cut after those of earlier cuts. Return the passages, their patch ids shifted."""
+        """Append the patches of a cut to the file of patches. Return its passages, with the patches' ids there."""
         bodies, before = cut.passages["bodies"], self._patches
         if cut.patches is None:
             return cut.passages
@@ -131,8 +131,8 @@ class Assembly:
         return cut.passages.set_column(cut.passages.schema.get_field_index("bodies"), "bodies", moved)
 
     def _write_sentences(self, cut: Cut, parts: dict[str, PartWriter], rows: Sequence[tuple[int, bool]] = ()) -> None:
-        """Write sentences. `rows`: (row, true if new) of each passage of the cut; empty if sentences have no
-        passage."""
+        """Write the sentences of a cut. `rows`: (row, true if new) of each of its passages; empty if the sentences have
+        no passage."""
         for part, writer in parts.items():
             batch = cut.sentences[part]
             if rows:

@@ -6,7 +6,7 @@ boundary, sentencex is wrong least often. Two of its faults are corrected here: 
 "[citation needed]" for the start of a sentence, and the text after a list for part of the last item.
 
 Passages are packed as ORQA's preprocessing does it (official code: orqa/preprocessing): whole sentences,
-greedily, without overlap, so that 3 special tokens + title + body fit.
+greedily, without overlap, so that 3 special tokens + title + body fit into corpus.passage_length.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ NOTHING_TO_ENCODE = "passage: no wordpieces (invisible characters only)"
 # Wiki marks that follow a full stop without a blank: "in 2009.[citation needed][note 1] The ..."
 _MARKS = re.compile(r"(?:\[[^\[\]\n]{1,60}\])+")
 
-# An item of a list, with its further lines that start in lower case.
+# An item of a list: its first line, and the lines after it that start in lower case.
 _ITEM = re.compile(r"^[ \t]*(?P<mark>[-*•·‣▪◦–—]|\(?\w{1,3}[.)]).*(?:\n[ \t]*[a-z].*)*", re.MULTILINE)
 
-# Any character except the blanks that BERT's tokenizer deletes: a gap of only these does not separate words.
+# Any character except the blanks that BERT's tokenizer deletes. A gap of only such blanks does not separate words.
 _BLANK = re.compile(r"[^\x0b\x0c\x1c-\x1f\x85]")
 
-# The splitter panics at these line ends. They are replaced by a line feed, which is one character too.
+# sentencex panics at these line ends. They are replaced by a line feed, which is one character too.
 _LINE_ENDS = "\u2028", "\u2029", "\x85"
-LANGUAGE = "en"  # the rules that cut texts of any language
+LANGUAGE = "en"  # sentencex's rules for English cut texts of all languages
 
 
 def split_sentences(text: str) -> list[tuple[int, int]]:
@@ -70,7 +70,7 @@ def split_sentences(text: str) -> list[tuple[int, int]]:
 
 
 def _boundaries(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the library's sentences, except that an item of a list ends with its lines."""
+    """Yield (start, end) of the sentences that sentencex finds, but let an item of a list end with its last line."""
     for found in sentencex.get_sentence_boundaries(LANGUAGE, text):
         start, end = found["start_index"], found["end_index"]
         chunk = text[start:end]
@@ -144,5 +144,5 @@ def _strip(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _is_ideographic(character: str) -> bool:
-    """True for Chinese, Japanese, Hangul and the full-width forms: writings that need no blank after a full stop."""
+    """True for Chinese, Japanese and Hangul, which need no blank between sentences, and all characters from U+F900."""
     return "\u2e80" <= character <= "\u9fff" or "\uac00" <= character <= "\ud7af" or character >= "\uf900"

@@ -1,4 +1,4 @@
-"""Cut articles into passages with tagged, tokenised sentences: the work of every process of prepare."""
+"""Cut articles into passages with tagged, tokenised sentences: the work of each process that prepares text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from realm_lab.engine.corpus.store import LABEL_SEPARATOR, NO_ROW, Passages, Sen
 from realm_lab.engine.corpus.vocabulary import WordEncoder, blank_kind, encode_batch_plain
 from realm_lab.errors import UserError
 
-HELD_OUT_SHARE = 0.02  # of the sentences of file corpora: half for development, half for test
+HELD_OUT_SHARE = 0.02  # of the sentences of a TextSource: half for development, half for test
 MIN_SENTENCE_WORDPIECES = 6
 MISALIGNED_SPAN = "salient span that no wordpiece matches"
 PARTS = ("sentences", "cloze_dev", "cloze_test")
@@ -38,7 +38,7 @@ class Cut(NamedTuple):
     """Passages and sentences cut from some articles: the columns of the store, without `articles` of the passages."""
 
     passages: pa.RecordBatch  # PASSAGE_COLUMNS; empty if only sentences were asked for
-    sentences: dict[str, pa.RecordBatch]  # by part (PARTS); `origins` are rows of `passages`, or NO_ROW
+    sentences: dict[str, pa.RecordBatch]  # by part (PARTS); `origins`: rows of `passages` (of Z if empty), or NO_ROW
     dropped: Counter[str]
     patches: np.ndarray | None = None  # of the pictures; their ids here start at the vocabulary's size
 
@@ -50,7 +50,7 @@ class PlacedSpans(NamedTuple):
     labels: list[str]  # of each span
 
     def columns(self) -> dict[str, object]:
-        """Return the columns of the store."""
+        """Return the columns `spans` and `labels` of store.Sentences."""
         return {"spans": self.spans, "labels": LABEL_SEPARATOR.join(self.labels)}
 
 
@@ -66,8 +66,8 @@ class _RawSentence(NamedTuple):
 
 
 class Cutter:
-    """Cuts articles into passages and sentences, tags and tokenises them. The result depends only on the articles and
-    the arguments. `tokenizer`: a tokenizer as JSON."""
+    """Cuts articles into passages and sentences, tokenises both and tags the sentences. The result depends only on the
+    articles and the arguments. `tokenizer`: a tokenizer as JSON."""
 
     def __init__(self, tokenizer: str, passage_length: int, sentence_length: int, make_tagger: MakeTagger):
         self._tokenizer = Tokenizer.from_str(tokenizer)
@@ -125,7 +125,7 @@ class Cutter:
         return Cut(cut, rows, dropped, np.concatenate(patches) if patches else None)
 
     def _spans(self, raw_sentences: Sequence[_RawSentence]) -> list[tuple[Span, ...]]:
-        """The salient spans of sentences: those that are given, else what the tagger finds."""
+        """The salient spans of sentences: those that their documents list, else those that the tagger finds."""
         untagged = [each for each in raw_sentences if each.given is None]
         found = iter(self._tagger.tag_batch([each.text for each in untagged], [each.context for each in untagged]))
         return [next(found) if each.given is None else each.given for each in raw_sentences]
@@ -195,7 +195,7 @@ def is_fit(
 
 def encode_bodies(tokenizer: Tokenizer, bodies: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
     """Return the ids and the character offsets of the wordpieces of passages. A tokenizer that marks blanks gets each
-    sentence separately, as in cutting: one without a blank before it (Chinese, Japanese) would differ in a body."""
+    sentence separately, as in cutting: inside a body, a sentence without a blank before it would get other ids."""
     if blank_kind(tokenizer) is None:
         return [(encoding.ids, encoding.offsets) for encoding in encode_batch_plain(tokenizer, bodies)]
     found = []
@@ -209,7 +209,8 @@ def encode_bodies(tokenizer: Tokenizer, bodies: Sequence[str]) -> list[tuple[lis
 
 
 def place_spans(encoder: WordEncoder, text: str, spans: Sequence[Span], dropped: Counter[str]) -> PlacedSpans:
-    """Return the spans of a text, just encoded by `encoder`, as wordpieces; `dropped` counts those that match none."""
+    """Return the spans of a text as spans of wordpieces; `dropped` counts those that match no wordpiece. The text was
+    in the last call of `encoder.encode`."""
     if not spans:
         return PlacedSpans([], [])
     placed = encoder.place_spans(text, [(span.start, span.end) for span in spans])

@@ -11,8 +11,8 @@
 
 Months may be shortened (Jan., Sept) and any dash will do for "-". A bare year is a number from 1000 to 2099 that is
 not part of a longer number, not money and not followed by a unit ("1500 km", "2000 people").
-Missed: bare months and weekdays (which the tagger takes for names), "yesterday", "Christmas 1914" (only its year),
-times of day, years below 1000 without an era. Found by mistake: counts from 1000 to 2099 without a unit after them.
+Missed: bare months and weekdays (which the tagger takes for names), "yesterday", "Christmas" in "Christmas 1914",
+times of day, years below 1000 without an era. Found by mistake: counts of things not in _UNIT ("2000 chickens").
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ _DATE = Expression(rf"(?:{'|'.join(_ALTERNATIVES)})(?![\p{{L}}\p{{N}}]|[.,]\d)")
 
 
 def _beginning(words: str) -> Expression:
-    """Return an expression for the characters that a date may start with: a digit, an apostrophe, or one of the words.
-    It matches neither inside a word or a longer number, nor in an amount of money."""
+    """Return an expression for the characters that a date may start with: a digit, an apostrophe, or one of `words`.
+    It matches neither inside a word or a longer number, nor after a sign of currency or a #."""
     first, rest = "".join({word[0] for word in words.split("|")}), "|".join(word[1:] for word in words.split("|"))
     return Expression(rf"[\d'’{first}](?<![\p{{L}}\p{{N}}$€£¥#].)(?<!\d[.,].)(?:(?<=[\d'’])|{rest})")
 

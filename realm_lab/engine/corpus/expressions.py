@@ -1,7 +1,7 @@
-"""Regular expressions with classes of Unicode, for `regex`; in plain ASCII text `re` finds the same matches, faster.
+"""Regular expressions with Unicode categories, for `regex`; in plain ASCII text `re` finds the same matches, faster.
 
-`re` searches several times as fast for an expression that starts with a class of characters as for any other. So
-optional prefixes are matched last, and long expressions are tried only at positions found by a short one.
+`re` searches several times as fast for an expression that starts with a class of characters as for any other. So an
+optional prefix is matched by a look-behind after such a class, and a long expression only where a short one matches.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _ASCII = {r"\p{Lu}": "A-Z", r"\p{Ll}": "a-z", r"\p{L}": "A-Za-z", r"\p{M}": "", 
 
 
 class Expression:
-    """One expression, for any text and for plain ASCII; each form is compiled when it is first used. Classes of Unicode
-    may be used only inside brackets, and look-behinds need a fixed width, as in `re`."""
+    """An expression in two forms, `regex` for any text and `re` for plain ASCII; each is compiled at its first use.
+    Unicode categories may occur only inside brackets, and look-behinds need a fixed width, as in `re`."""
 
     def __init__(self, pattern: str):
         self._pattern = pattern
@@ -41,7 +41,7 @@ class Expression:
 
 def matches_from(beginning: Expression, whole: Expression, text: str) -> Iterator[Any]:
     """Return the matches of `whole` in order, not overlapping. Each starts at a match of `beginning`, or n
-    characters before it, if n is the number of the last group in that match."""
+    characters before it: n is the number of the last group that took part in this match, 0 without one."""
     match, position = whole.of(text).match, 0
     for start_of in beginning.of(text).finditer(text):
         start = start_of.start() - (start_of.lastindex or 0)

@@ -40,11 +40,11 @@ FILE_ROLES: dict[str, Split | None] = {  # parameter of corpus.files -> split of
 
 
 class FilesCorpus(TextSource):
-    """The files named in `corpus.files` as a source. Everything streams, and is the same each time it is read.
+    """The files named in `corpus.files` as a source. Documents stream, and are the same each time they are read.
 
-    `max_articles` counts articles over the files of `knowledge` that `questions_test` does not name. Files that
-    `questions_test` names are kept whole, so that their questions stay answerable. Files that only the later version
-    (`knowledge_updated`) names are kept whole too.
+    `max_articles` is the most articles of all files of `knowledge` together, except files that `questions_test` names
+    too. These are kept whole, so that their questions stay answerable. Files that only the later version
+    (`knowledge_updated`) names are kept whole as well.
     """
 
     def __init__(self, request: SourceRequest):
@@ -58,7 +58,7 @@ class FilesCorpus(TextSource):
 
     @classmethod
     def identity(cls, corpus: Corpus, options: None, seed: int) -> dict[str, Any]:
-        """The parameters `corpus.files` and the content of the files. UserError: one does not exist."""
+        """The parameters `corpus.files` and the content of the files. UserError: a file does not exist."""
         files, described = corpus.files, identity_values(corpus.files)
         if not files.holds_out_dev:
             described.pop("dev_split")  # it splits nothing
@@ -93,7 +93,7 @@ class FilesCorpus(TextSource):
     def _is_wanted(
         self, limited: Set[str], articles: set[str], dropped: Dropped, document: Document, file: InputFile
     ) -> bool:
-        """True if a document's page is of a kind to keep, and of an article that `max_articles` allows."""
+        """True if a document is a page of a kind to keep, and its article is not beyond `max_articles`."""
         kind = page_kind(document.title)
         limit = self._files.max_articles if file.given in limited else None
         if kind in self._files.drop_pages:
@@ -112,8 +112,8 @@ class FilesCorpus(TextSource):
         return read_documents(input_files(*self._files.pretrain), dropped, wanted)
 
     def asked_documents(self) -> frozenset[str]:
-        """The documents that questions of any split name, in the corpus or not. UserError: a file has no usable
-        question."""
+        """The documents that questions of any split name, in the corpus or not. UserError: a file of questions has no
+        usable question."""
         return self._asked
 
     @cached_property
@@ -133,9 +133,9 @@ class FilesCorpus(TextSource):
         """Questions of a split, an even sample of them if a maximum is given.
 
         `known` are the documents of `asked_documents` that are in the corpus. A question loses a `document` that is
-        not known. A question from a knowledge file is left out if none of its documents is in the corpus
-        (`max_articles`, `drop_pages`). A question from another file stays, without a gold document. UserError: files
-        are named, and none of their questions is left, or a file of judgements names a document that no file has.
+        not known. If a question from a knowledge file has gold documents and none of them is in the corpus
+        (`max_articles`, `drop_pages`), it is left out; a question from another file stays. UserError: files are named,
+        and no question is left, or a file of judgements names a document that no knowledge file has.
         """
         names: list[str] = getattr(self._files, f"questions_{split}")
         maximum = {"train": self._files.max_train_questions, "test": self._files.max_test_questions}.get(split)
@@ -208,7 +208,7 @@ def evenly_spaced(questions: list[Question], maximum: int | None, dropped: Count
 
 
 def page_kind(title: str) -> str | None:
-    """The kind of a page that is no article: list, index, outline or disambiguation (official code, ORQA)."""
+    """The kind of a page: list, index, outline or disambiguation; None: an article (official code, ORQA)."""
     for kind in ("list", "index", "outline"):
         if title.startswith(f"{kind.capitalize()} of "):
             return kind

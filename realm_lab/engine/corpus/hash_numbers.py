@@ -1,4 +1,4 @@
-"""A dictionary from 64-bit hashes to numbers, in a fraction of the memory of a dict, to recognise copies in prepare."""
+"""A table from 64-bit hashes to numbers in a fraction of a dict's memory: prepare finds copies and numbers articles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MOST_USED = 0.7  # share of the slots; if more are used, the number of slots dou
 
 
 class HashNumbers:
-    """Open addressing with linear probing: 17 to 35 bytes per hash, while a dict takes over 100."""
+    """A hash table with linear probing: 17 to 35 bytes per hash, while a dict takes over 100."""
 
     def __init__(self) -> None:
         self._used = 0

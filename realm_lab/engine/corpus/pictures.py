@@ -1,7 +1,7 @@
 """Pictures as passages: cut into square patches, whose ids follow those of the wordpieces.
 
-A passage that is a picture has no text. Its wordpieces are the ids V, V+1, ... of patches (V words in the vocabulary),
-row by row, and `sentence_starts` has the start of each row. One file of a prepared corpus has all their pixels.
+A passage that is a picture has no text. Instead of wordpieces it has the ids of its patches, row by row, counted from
+the size of the vocabulary, and `sentence_starts` has the start of each row. One file has the pixels of all patches.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from PIL import Image, UnidentifiedImageError
 
 from realm_lab.errors import UserError
 
-SIDE = 16  # pixels of a patch (Dosovitskiy et al. 2021)
+SIDE = 16  # side of a patch in pixels (Dosovitskiy et al. 2021)
 PICTURE_SIZE = 64  # side in pixels that image files are scaled to
 PATCH_VALUES = SIDE * SIDE * 3
-MOST_PIXELS = 1 << 26  # of a file: 8192 x 8192
+MOST_PIXELS = 1 << 26  # of an image file: 8192 x 8192
 
 
 def cut_patches(picture: np.ndarray) -> np.ndarray:
@@ -36,7 +36,7 @@ def join_patches(patches: np.ndarray, columns: int) -> np.ndarray:
 def read_picture(path: Path, size: int) -> np.ndarray:
     """Read an image file as `size` x `size` pixels, uint8 [size, size, 3]; transparent pixels become white.
 
-    UserError: it is broken, or has more than MOST_PIXELS.
+    UserError: the file is no image, is damaged, or has more than MOST_PIXELS.
     """
     try:
         with Image.open(path) as image:

@@ -1,7 +1,7 @@
 """Cut runs of neighbouring articles in several processes. Rows and order do not depend on the number of processes.
 
 Each cut is kept on disk until the corpus is written, so that a stopped preparation resumes from there. A file has the
-cut of one run as Arrow streams. The metadata of the first stream has the reasons to drop.
+cut of one run as Arrow streams. The metadata of the first stream has the counts of dropped records by reason.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class _Process:
 
 
 def _start(make_cutter: Callable[[], Cutter]) -> None:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core each
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core per process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _Process.cutter = make_cutter()
 

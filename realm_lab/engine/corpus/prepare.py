@@ -1,4 +1,4 @@
-"""The prepare stage: read, cut, tag salient spans, tokenise, store memory-mapped."""
+"""The prepare stage: read, cut, tag salient spans, tokenise, store as memory-mapped files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def corpus_inputs(params: Params, seed: int) -> dict[str, Any]:
     source, tagger = corpus_source(corpus), corpus_tagger(corpus)
     how |= {"source": source.named, "tagger": tagger.named}
     if isinstance(tagger.options, TaggerFolder):
-        described["tagger_files"] = tagger_digest(tagger.options.folder)  # its content counts, and not its name
+        described["tagger_files"] = tagger_digest(tagger.options.folder)  # the files count, and not the folder's name
     elif tagger.options is not None:
         how["tagger_options"] = identity_values(tagger.options, "corpus.tagger")
     with source.running():
@@ -61,8 +61,8 @@ def prepare(
 ) -> Manifest:
     """Prepare the corpus into `folder`, which appears only when everything is written.
 
-    Texts are cut by `workers` processes, each with a separate tagger; the bytes are the same for any number. Cuts are
-    kept in a hidden folder next to `folder` until then, so that after a stop the next call resumes from them.
+    Texts are cut by `workers` processes, each with a separate tagger; the bytes are the same for any number. Until the
+    corpus is written, its cuts are kept in a hidden folder next to `folder`: after a stop a call resumes from them.
     """
     inputs = corpus_inputs(params, seed)
     key = digest(inputs)

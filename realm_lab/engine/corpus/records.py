@@ -17,7 +17,7 @@ class Span(NamedTuple):
 
     start: int  # offset of the first character
     end: int  # offset after the last character
-    label: str  # "name", "date" or "number" (rule tagger); an entity type (toy world)
+    label: str  # "name", "date" or "number" (rule tagger); a kind of mask, such as "object" (toy world)
 
 
 class Document(NamedTuple):
@@ -27,7 +27,7 @@ class Document(NamedTuple):
     title: str  # as people write it: no underscores, no percent signs of URLs; may be empty
     text: str  # not empty, except for pictures
     article: str  # shared by documents of one article; SQuAD: the title as in the file
-    form: str = "text"  # or another form such as "triple": passages of each form are counted separately
+    form: str = "text"  # or another form such as "triple": the passages of each form are measured separately
     picture: str | None = None  # an image file, in place of text
     spans: tuple[Span, ...] | None = None  # its salient spans, if the file names them; None: the tagger finds them
 

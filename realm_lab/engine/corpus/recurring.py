@@ -44,7 +44,7 @@ def _spans(sentences: Sentences, unknown: int) -> Iterable[tuple[int, Span]]:
 
 def _with_spans(sentences: Sentences, kept: np.ndarray) -> Sentences:
     """Return a view with some of the salient spans. `kept`: for each span in order, true to keep it."""
-    bounds = np.asarray(sentences.spans.offsets) // 2  # of each sentence's spans
+    bounds = np.asarray(sentences.spans.offsets) // 2  # first span and end of each sentence
     before = np.concatenate([[0], kept.cumsum()])  # spans kept before each span
     pairs = np.asarray(sentences.spans.values).reshape(-1, 2)[kept]
     labels: Sequence[str] = [

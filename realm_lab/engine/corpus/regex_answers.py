@@ -2,7 +2,7 @@
 
 The released code compiles patterns with Python's `re`: case-insensitive, Unicode, `^` and `$` at every line. Here `re`
 only checks that a pattern is valid. The package `regex` matches it, since `regex` has a time limit. A pattern that
-`regex` would read in another way (`[[:alpha:]]`, `(?:a){e<=1}`) counts as invalid, and is named.
+`regex` would read in another way (`[[:alpha:]]`, `(?:a){e<=1}`) counts as invalid, and is in `Patterns.problems`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def compile_pattern(pattern: str) -> Any:
     """Compile a pattern for the package `regex`; a ValueError explains why it is invalid."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", FutureWarning)  # of sets that a later version of `re` may read as nested
+            warnings.simplefilter("error", FutureWarning)  # about sets that a later version of `re` may read as nested
             re.compile(pattern, re.IGNORECASE | re.UNICODE | re.MULTILINE)
         if _FUZZY.search(pattern):
             raise ValueError("'{e' and the like mean another thing here than in Python's re; escape the '{'")
@@ -46,9 +46,9 @@ class Problem(NamedTuple):
 class Patterns:
     """Compiles each pattern once and remembers the problems.
 
-    An invalid pattern matches nothing (released code). A pattern that ran out of time matches nothing from then on: a
-    question costs at most one time limit for each of its patterns, whatever the number of passages. An `empty`
-    pattern, such as `.*` or `Paris|`, matches everything, as in the released code, and is named.
+    An invalid pattern matches nothing (released code). A pattern that ran out of time or memory matches nothing from
+    then on: a pattern costs at most one time limit, whatever the number of passages. An `empty` pattern, such as `.*`
+    or `Paris|`, matches everything, as in the released code, and is among the `problems`.
     """
 
     def __init__(self, time_limit_seconds: float = TIME_LIMIT_SECONDS):

@@ -8,11 +8,11 @@ The paper's tagger is a BERT fine-tuned on CoNLL-2003, not released. The rule ta
   number  digits with separators, sign of currency, per cent, ordinal ending, and a magnitude ("$1.5 million").
 Dates are found first, names in the rest, then numbers; within a kind the longest match wins.
 
-The first word of a sentence is capitalised whatever it is. Function words ("The", "However") are never part of
-a name there. Any other first word is part of a name if it is spelled unlike an ordinary word ("NASA", "McDonald"),
-or if the surrounding text has it capitalised inside a sentence. Otherwise it is skipped if no capitalised word
-follows, or if the surrounding text has it in lower case. Inside a sentence a capitalised function word belongs to
-the name it precedes ("The Who", "One Nation").
+The first word of a sentence is capitalised whatever it is. Function words ("The", "However") are never part of a name
+there, except in capitals ("WHO"). Any other first word is part of a name if it is spelled unlike an ordinary word
+("NASA", "McDonald"), or if the surrounding text has it capitalised inside a sentence. Otherwise it is skipped if no
+capitalised word follows, or if the surrounding text has it in lower case. Inside a sentence a capitalised function
+word belongs to the name it precedes ("The Who", "One Nation"), unless it starts with I ("In", "It").
 
 On WikiGold's training part (109 Wikipedia documents; "name" against PER, LOC, ORG and MISC, exact boundaries):
 precision 0.78, recall 0.86, F1 0.82 (0.81 without context). Most errors are titles of persons and works.
@@ -41,9 +41,9 @@ class Tagger(Protocol):
     """Finds the salient spans of texts."""
 
     def tag_batch(self, texts: Sequence[str], contexts: Sequence[str]) -> list[tuple[Span, ...]]:
-        """Return the spans of each text: sorted, not overlapping, exact offsets. `contexts` are the texts around them.
+        """Return the spans of each text: sorted, not overlapping, exact offsets. `contexts`: the article of each text.
 
-        The result depends on the whole list: a model's scores may depend, in the last bits, on the other texts.
+        The spans of a text may depend on the whole list: a model's scores differ, in the last bits, with other texts.
         """
 
 
@@ -51,8 +51,8 @@ MakeTagger = Callable[[], Tagger]  # can be pickled, so that each process makes 
 
 
 def merge_spans(*groups: Iterable[Span]) -> tuple[Span, ...]:
-    """Merge several lists of spans. Among overlapping spans the longest stays, and of equally long ones that of the
-    earlier group.
+    """Merge several lists of spans. Among overlapping spans the longest stays, and of equally long ones the span in the
+    earlier list.
 
     So "1969 Mets" of a tagger wins over the date "1969", and the date "July 20, 1969" over a tagger's "July".
     """
@@ -77,7 +77,7 @@ def tagger_digest(name: Path | str) -> str:
 
 
 def rule_tagger(text: str, context: str = "") -> tuple[Span, ...]:
-    """Return the salient spans of a text by the rules described above."""
+    """Return the salient spans of a text by the rules at the top of this file."""
     spans = [Span(start, end, "date") for start, end in find_dates(text)]
     rest = _without(text, spans)
     spans += [Span(start, end, "name") for start, end in _find_names(rest, context)]
@@ -97,7 +97,7 @@ class RuleTagger:
 
 
 class NoTags:
-    """Tags nothing: the documents list their spans, or no sentence is used in training."""
+    """Tags nothing: only spans that documents list are salient. Training leaves out sentences without such a span."""
 
     def tag_batch(self, texts: Sequence[str], contexts: Sequence[str]) -> list[tuple[Span, ...]]:
         return [()] * len(texts)
@@ -162,15 +162,15 @@ FUNCTION_WORDS = frozenset(
 
 @lru_cache(maxsize=16)
 def seen_words(text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return two sets: the words capitalised inside a sentence (after a word in lower case, a number or a comma), which
-    makes them parts of names, and the words in lower case."""
+    """Return two sets: the words capitalised inside a sentence (the text before them ends in a small letter or a digit,
+    perhaps a comma, and a blank), which makes them parts of names, and the words in lower case."""
     capitalised, lower = _found_in_parts(_MID_SENTENCE, text.split(". ")), _found_in_parts(_LOWER, set(text.split()))
     return frozenset(capitalised), frozenset(lower)
 
 
 def _found_in_parts(expression: Expression, parts: Iterable[str]) -> list[str]:
-    """Return the matches of an expression in parts of a text; no match may cross a part's end. Plain ASCII parts are
-    searched separately, since that is faster."""
+    """Return the matches of an expression in parts of a text. It must not match across the end of a part. Plain ASCII
+    parts are searched separately, since that is faster."""
     plain: list[str] = []
     others: list[str] = []
     for part in parts:
@@ -195,7 +195,7 @@ def _find_names(text: str, context: str) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=1 << 16)
 def _name_within(found: str) -> tuple[int, int] | None:
-    """Return `_name_in` of a match inside a sentence, which depends only on its words."""
+    """Return `_name_in` of a match inside a sentence, where it depends only on the words."""
     return _name_in(found, False, frozenset(), frozenset())
 
 
@@ -215,7 +215,7 @@ def _name_in(found: str, at_start: bool, capitalised: frozenset[str], lower: fro
         if not ordinary:
             break
         start = min(blank + 1, end)
-        joiners = _JOINERS.of(found).match(found, start)  # words to drop at the front ("Because of the Alps")
+        joiners = _JOINERS.of(found).match(found, start)  # joiners to drop at the front ("Because of the Alps")
         start = joiners.end() if joiners else start
         at_start = False
     if found[start:end].endswith(".") and not _KEEPS_DOT.of(found).search(found, start):  # the sentence's full stop
@@ -224,7 +224,7 @@ def _name_in(found: str, at_start: bool, capitalised: frozenset[str], lower: fro
 
 
 def _spelled_like_a_name(word: str) -> bool:
-    """NASA, U.S., McDonald, B-52, iPhone: more than one capital or digit, or a lower-case start."""
+    """True for NASA, U.S., McDonald, B-52 or iPhone: more than one capital or digit, or a lower-case start."""
     return sum(map(str.isupper, word)) + sum(map(str.isdigit, word)) > 1 or not word[0].isupper()
 
 

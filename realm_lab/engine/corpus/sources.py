@@ -2,7 +2,7 @@
 
 A source is a class that is called with a SourceRequest. A source of texts is a subclass of TextSource (text_source.py),
 which cuts, tags and tokenises them. Another source yields the rows of a prepared corpus itself, as the toy world does.
-`corpus.tagger` names the class that finds salient spans. Each process that cuts texts makes a tagger, with its options.
+`corpus.tagger` names the class that finds salient spans. Each process that cuts texts makes one object of this class.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SourceRequest:
     Attributes:
         corpus, tokenizer: the parameters of these names.
         longest_answer: wordpieces, `finetune.max_span_wordpieces`.
-        seed: the seed of the run, if the identity of the source has a seed; else 0.
+        seed: the entry `seed` of the source's `identity`; 0 without one.
         kept: a folder for cuts, until the corpus is written.
         workers: number of processes that may cut.
         make_tagger: makes the tagger that `corpus.tagger` names, once in each process.
@@ -52,7 +52,7 @@ class SourceRequest:
 
 
 class Source(Protocol):
-    """The inputs of a prepared corpus. Everything streams, and is the same each time it is read."""
+    """The inputs of a prepared corpus. Passages, sentences and articles stream, the same ones at each reading."""
 
     versions: int  # of Z: 2 with a corpus update
     drops_duplicates: bool  # keep only the first of the passages with the same title and text
@@ -76,10 +76,10 @@ class Source(Protocol):
         """Yield a version of Z, in row order; if X is Z, the first version comes with its sentences."""
 
     def pretrain_cuts(self) -> Iterator[Cut]:
-        """The sentences of X, if it is another corpus than Z."""
+        """Yield the sentences that `cuts` does not yield: X, if it is another corpus than Z, or held-out sentences."""
 
     def asked_documents(self) -> Collection[str]:
-        """The documents whose rows `asked` needs to know."""
+        """The documents whose rows `asked` needs."""
 
     def asked(self, split: Split, rows: dict[str, list[int]], passages: Passages) -> Iterator[Asked]:
         """Yield the questions of a split. `rows`: document -> rows of its passages, for each of `asked_documents`."""
@@ -108,7 +108,7 @@ def source_options(corpus: Corpus) -> Any:
 
 
 class TaggerFolder(Section):
-    """Options of tagger model (contrib/tagger.py): its files are part of the key of a corpus."""
+    """Options of tagger `model` (contrib/tagger.py). The files of the folder are part of the key of a corpus."""
 
     folder: str
     """A Hugging Face token-classification folder; docs/data.md describes how to make one."""
@@ -121,5 +121,5 @@ register_tagger = TAGGERS.register  # makes a tagger selectable as `corpus.tagge
 
 
 def corpus_tagger(corpus: Corpus) -> Plugin[Callable[..., Tagger]]:
-    """Return the constructor of the tagger that `corpus.tagger` names. UserError: no such tagger, or a wrong option."""
+    """Return the plug-in of the tagger that `corpus.tagger` names. UserError: no such tagger, or a wrong option."""
     return TAGGERS.choose("corpus.tagger", corpus.tagger)

@@ -59,7 +59,7 @@ class RaggedWriter:
 
 
 class Ragged:
-    """Read side of RaggedWriter: `rows[i]` is a view into the memory map."""
+    """The lists that a RaggedWriter wrote: `rows[i]` is a view into the memory map."""
 
     def __init__(self, folder: Path, name: str, dtype: Any):
         values, offsets = folder / f"{name}.bin", folder / f"{name}.offsets.bin"
@@ -104,11 +104,11 @@ class TextTable:
         return dict(row)
 
     def rows(self, first: int, count: int | None = None) -> TextTable:
-        """Return `count` rows from row `first` on, or all that are left."""
+        """Return `count` rows from row `first` on; None: all from there."""
         return TextTable(self._table.slice(first, count))
 
     def column(self, name: str, default: Any = None) -> list[Any]:
-        """Return a whole column; the default if it is missing."""
+        """Return a whole column; if it is missing, the default in every row."""
         known = name in self._table.column_names or default is None
         return self._table.column(name).to_pylist() if known else [default] * self._table.num_rows
 
@@ -211,8 +211,8 @@ class Passages:
         return data_uri(patches[np.asarray(self.bodies[row], np.int64) - first_id], columns)
 
     def id_of(self, row: int) -> str:
-        """Return the id of a passage for use outside this corpus: its document's id, unless that document has several
-        passages."""
+        """Return the id of a passage for use outside this corpus: the document's id, or, if the document has several
+        passages, the passage's id."""
         row = int(row)
         near = self.text.rows(max(0, row - 1), 3 if row else 2).column("document")  # a document's rows are neighbours
         text = self.text.row(row)
@@ -238,14 +238,14 @@ class Sentences:
         self.tokens = Ragged(folder, "tokens", token_dtype)
         self.spans = Ragged(folder, "spans", np.int32)
         self.origins = np.fromfile(folder / "origins.bin", np.int32)  # the passage it was taken from (X = Z)
-        self.gold = np.fromfile(folder / "gold.bin", np.int32)  # another passage known to hold the answer
+        self.gold = np.fromfile(folder / "gold.bin", np.int32)  # a passage, not the origin, known to hold the answer
         self._text = TextTable(folder / "text.arrow")
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def set_labels(self, labels: Sequence[str]) -> None:
-        """Set each sentence's labels, joined as they are stored, after the spans of a view have changed."""
+        """Set the labels of each sentence, joined by LABEL_SEPARATOR, after the spans of a view have changed."""
         self._text = self._text.replaced("labels", labels)
 
     def text(self, row: int) -> str:
@@ -355,7 +355,7 @@ class PreparedCorpus:
 
     @cached_property
     def pictures(self) -> Pictures | None:
-        """The patches of pictures; None if no passage is one."""
+        """The patches of pictures; None if no passage is a picture."""
         path, first_id = self.folder / PATCHES_FILE, self.manifest.vocabulary_size
         check_file(path)
         return Pictures(np.memmap(path, np.uint8, "c").reshape(-1, PATCH_VALUES), first_id) if path.exists() else None
@@ -379,7 +379,7 @@ class PreparedCorpus:
         return Sentences(self._existing(name), self._token_dtype)
 
     def articles(self) -> Articles | None:
-        """Return pairs for the reader's warm start; None if the corpus has no separate ones."""
+        """Return filler pairs for the reader's warm start; None: the warm start reads the passages."""
         is_there = (self.folder / "articles").exists()
         return Articles(self._existing("articles"), self._token_dtype) if is_there else None
 

@@ -1,4 +1,4 @@
-"""Text files, compressed or not, as UTF-8; any fault is a UserError with file, line and remedy.
+"""Text files, compressed or not, as UTF-8; any fault is a UserError with file, line (if any) and remedy.
 
 Lines end only at a line feed: U+2028, U+0085, vertical tabs and form feeds are characters of the text.
 """
@@ -63,7 +63,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_text(path: Path) -> str:
-    """Return the whole text of a file, if it is no larger than MAX_WHOLE_MB."""
+    """Return the whole text of a file. UserError: it is larger than MAX_WHOLE_MB."""
     with open_bytes(path) as file:
         data = file.read(MAX_WHOLE_MB * MEGABYTE + 1)
     if len(data) > MAX_WHOLE_MB * MEGABYTE:
@@ -78,8 +78,8 @@ def plain_name(path: Path) -> str:
 
 
 def read_head(path: Path) -> str:
-    """Return about the first 65,000 characters, or the first JSON record, up to MAX_LINE_MB, if it is longer. Return
-    PARQUET for a Parquet file, and TFRECORD for a file with this name. UserError: the file has no text."""
+    """Return the text of the first HEAD_BYTES, or the first JSON record, up to MAX_LINE_MB, if it is longer. Return
+    PARQUET for a Parquet file, and TFRECORD for a file with this in its name. UserError: the file has no text."""
     with open_bytes(path) as file:
         head = file.read(HEAD_BYTES)
     if head.startswith(PARQUET.encode()):
@@ -128,8 +128,8 @@ def _decode(data: bytes, path: Path, line: int) -> str:
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[IO[bytes]]:
-    """Open the bytes of a file, decompressed. The first bytes show the compression; a suffix that disagrees is a
-    UserError."""
+    """Open the bytes of a file, decompressed. The first bytes show the compression. UserError: the suffix names
+    another one."""
     try:
         with open(path, "rb") as file:
             start = file.read(4)
@@ -159,7 +159,7 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
 
 
 class _Measured(io.RawIOBase):
-    """A decompressed stream. UserError: it exceeds EXPANSION_GRACE and MAX_EXPANSION times its compressed size."""
+    """A decompressed stream. UserError: over EXPANSION_GRACE, and over MAX_EXPANSION times the packed bytes."""
 
     def __init__(self, plain: Any, packed: IO[bytes], path: Path):
         self._plain, self._packed, self._path = plain, packed, path

@@ -44,7 +44,7 @@ class TextSource(ABC):
 
     def __init__(self, request: SourceRequest):
         self.request = request
-        self.counts: dict[str, Counter[str]] = {}  # part -> what was left out of it, by reason
+        self.counts: dict[str, Counter[str]] = {}  # part -> number of records left out of it, by reason
 
     @classmethod
     def identity(cls, corpus: Corpus, options: Any, seed: int) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class TextSource(ABC):
         return iter(())
 
     def questions(self, split: Split) -> Iterable[Question]:
-        """The questions of a split; their ids differ."""
+        """The questions of a split, with distinct ids."""
         return ()
 
     @property
@@ -102,8 +102,8 @@ class TextSource(ABC):
 
     def asked(self, split: Split, rows: dict[str, list[int]], passages: Passages) -> Iterator[Asked]:
         """Yield the questions of a split. Gold rows are the passages of gold documents (`rows`) that hold an answer;
-        if none does and documents are judged, all of these passages. Supporting rows are the passages of
-        `evidence` that hold an answer, or all of these if none does."""
+        if none does and the question has judged documents, all passages of gold documents. Supporting rows are the
+        passages of `evidence` that hold an answer; if none does, all passages of `evidence`."""
         patterns = Patterns()
 
         def passages_of(name: str) -> list[int]:

@@ -68,7 +68,7 @@ def special_ids(tokenizer: Tokenizer) -> SpecialIds:
 
 
 def special_tokens(tokenizer: Tokenizer) -> tuple[str, ...]:
-    """The names of the special tokens, in the order of ROLES: BERT's or RoBERTa's, whichever it has more of."""
+    """The special tokens in the order of ROLES: BERT's or RoBERTa's, whichever the vocabulary has more of."""
     known = (SPECIAL_TOKENS, ROBERTA_TOKENS)
     return max(known, key=lambda names: sum(tokenizer.token_to_id(name) is not None for name in names))
 
@@ -82,7 +82,7 @@ def blank_kind(tokenizer: Tokenizer) -> str | None:
 
 
 def wordpieces_by_id(tokenizer: Tokenizer) -> list[str]:
-    """Return the wordpiece of each token id; one that continues a word starts with ##, whatever the tokenizer."""
+    """Return the wordpiece of each token id; a piece that continues a word starts with ##, whatever the tokenizer."""
     pieces = [tokenizer.id_to_token(number) or "" for number in range(tokenizer.get_vocab_size())]
     kind = blank_kind(tokenizer)
     if kind is None:
@@ -100,8 +100,8 @@ def wordpieces_by_id(tokenizer: Tokenizer) -> list[str]:
 def train_wordpiece(texts: Iterable[str], size: int) -> Tokenizer:
     """Learn a WordPiece vocabulary of at most `size` entries (fewer if the text has no more to offer).
 
-    Special tokens have the ids 0 to 4. The same texts give the same vocabulary in every process: the trainer's
-    own order of characters follows a random hash, so they are given to it sorted.
+    Special tokens have the ids 0 to 4. The same texts give the same vocabulary in every process: the trainer would
+    order characters by a random hash, so it is given the sorted characters.
     """
     blank = _build({token: number for number, token in enumerate(SPECIAL_TOKENS)}, lowercase=True)
     assert blank.normalizer is not None
@@ -184,7 +184,7 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
             if isinstance(state["model"]["vocab"], dict):  # Unigram has a list
                 state["model"]["vocab"] = _without_holes(state["model"]["vocab"], added)
             tokenizer = Tokenizer.from_str(json.dumps(state))
-        except Exception as error:  # the library has no special errors
+        except Exception as error:  # tokenizers raises plain Exceptions
             raise UserError(f"not readable ({error})", path=path, remedy="copy the file again") from None
     elif (folder / "vocab.txt").is_file():
         path = folder / "vocab.txt"
@@ -224,7 +224,8 @@ def _reads_words(state: dict[str, Any]) -> bool:
         return False
     parts[0] |= {"add_prefix_space": True} if parts[0]["type"] == "ByteLevel" else {"prepend_scheme": "always"}
     state["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, *parts]}
-    state["added_tokens"] = [token | {"special": True} for token in state.get("added_tokens", [])]  # no text has any
+    # As special tokens they are never recognised in a text (`encode_batch_plain`).
+    state["added_tokens"] = [token | {"special": True} for token in state.get("added_tokens", [])]
     if state["model"]["type"] == "Unigram":  # else "</s>" in a text would win over its characters
         special = {token["content"] for token in state["added_tokens"]}
         state["model"]["vocab"] = [
@@ -252,8 +253,8 @@ def _without_holes(vocabulary: dict[str, int], others: Iterable[int] = ()) -> di
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path | str, max_length: int = 512, segments: bool = True) -> None:
-    """Write tokenizer.json and tokenizer_config.json, so that `AutoTokenizer.from_pretrained` reads them, and for
-    WordPiece vocab.txt. `segments`: true if the encoder takes the segment of each wordpiece."""
+    """Write a folder that `AutoTokenizer.from_pretrained` reads: tokenizer.json, tokenizer_config.json and, for
+    WordPiece, vocab.txt. `segments`: true if the encoder takes the segment of each wordpiece."""
     folder = Path(folder)
     names: dict[str, Any] = dict(zip(ROLES, special_tokens(tokenizer), strict=True))
     names |= {} if segments else {"model_input_names": ["input_ids", "attention_mask"]}
@@ -328,8 +329,8 @@ def encode_around_blanks(tokenizer: Tokenizer, parts: Sequence[str]) -> list[lis
 
 
 class WordEncoder:
-    """Encodes as `encode_batch_plain`, several times as fast: each word between two blanks is encoded once and looked
-    up.
+    """Encodes as `encode_batch_plain`, several times as fast: it encodes each word between two blanks once, and keeps
+    its wordpieces.
 
     A tokenizer reads such a word by itself, so a word's pieces do not depend on its neighbours.
     """
@@ -351,7 +352,7 @@ class WordEncoder:
         return [list(chain.from_iterable(map(self._ids.__getitem__, found))) for found in words]
 
     def place_spans(self, text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int] | None]:
-        """Return the wordpiece span [start, end) of each character span of a text that was just encoded.
+        """Return the wordpiece span [start, end) of each character span of a text in the last call of `encode`.
 
         A wordpiece span is None if the character span's first or last character is in no wordpiece.
         """
@@ -362,7 +363,7 @@ class WordEncoder:
             word = text.count(" ", 0, position)
             inside = position - text.rfind(" ", 0, position) - 1  # character of the word
             offsets = enumerate(self._offsets[words[word]], firsts[word])
-            return [number for number, (start, end) in offsets if start <= inside < end]  # several: its bytes
+            return [number for number, (start, end) in offsets if start <= inside < end]  # several: a character's bytes
 
         pairs = [(pieces_at(start), pieces_at(end - 1)) for start, end in spans]
         return [(first[0], last[-1] + 1) if first and last else None for first, last in pairs]

@@ -1,4 +1,4 @@
-"""Words of a sequence of wordpieces, in BERT's notation: ## continues a word, and punctuation is a word by itself."""
+"""Find words in a sequence of wordpieces, in BERT's notation: ## continues a word, punctuation is a separate word."""
 
 # Shapes: L wordpieces of a sequence, V wordpieces of the vocabulary
 
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def is_punctuation(piece: str) -> bool:
-    """True for characters at which BERT's tokenizer cuts words."""
+    """True if a wordpiece has only characters at which BERT's tokenizer cuts words."""
     return piece != "" and all(
         unicodedata.category(character)[0] == "P"
         or (character.isascii() and character.isprintable() and not character.isalnum() and character != " ")

@@ -1,4 +1,4 @@
-"""Answer questions with the best span of the best passage, or with the most likely text (section 3.2 at inference)."""
+"""Answer questions with the best span of the passages read, or with the most likely text (section 3.2 at inference)."""
 
 # Shapes: B questions, K passages, N pairs of a question and a passage, G pairs read at once, L positions (P of a body),
 # W span widths
@@ -40,9 +40,9 @@ def read_answers(
     `finetune.answer_by: string` it is the text of largest p(y|x) (`best_text`), at its span of largest p(z, s|x).
 
     Rows (negative beyond the corpus) and scores of the passages come from any retriever, best first. p(z|x) is as in
-    fine-tuning (models/spans.py). So with `finetune.softmax: joint` the answer is the span of largest h(s, z) + f(x,
-    z), and with `selected` the best span of the passage of largest p(z|x) (Karpukhin et al. 2020, section 6.1). The
-    answer to a question without passages is empty.
+    fine-tuning (models/spans.py). With `finetune.softmax: joint`, the span of largest p(z, s|x) has the largest h(s, z)
+    + f(x, z). With `selected`, the answer is instead the best span of the passage of largest p(z|x) (Karpukhin et al.
+    2020, section 6.1). The answer to a question without passages is empty.
     """
     reader.eval()
     softmax, answers, by_text = params.finetune.softmax, list[Answer](), params.finetune.answer_by == "string"
@@ -107,9 +107,9 @@ def _spans(
     queries: Sequence[np.ndarray],
     owners: Sequence[tuple[int, int]],
 ) -> tuple[Tensor, Tensor, Tensor, list[np.ndarray]]:
-    """Read each pair (question, row). Return log p(s|z,x) of its best span [N], the wordpieces [first, end) of this
-    span in the body [N, 2], and the reader's logit of the passage [N]. Return also log p(s|z,x) of all spans of each
-    pair, [P, W], if `finetune.answer_by` needs it."""
+    """Read each pair (question, row). Return log p(s|z,x) of the pair's best span [N], the wordpieces [first, end) of
+    this span in the body [N, 2], and the reader's logit of the passage [N]. Return also log p(s|z,x) of all spans of
+    each pair, [P, W], if `finetune.answer_by` needs it."""
     device = next(reader.parameters()).device
     longest = params.corpus.sentence_length + params.corpus.passage_length
     firsts, bodies = [queries[number] for number, _ in owners], [passages.bodies[row] for _, row in owners]

@@ -36,7 +36,7 @@ BEAM = 8
 
 
 class ClozeItem(NamedTuple):
-    """A masked sentence."""
+    """A sentence with its answer masked."""
 
     id: str
     tokens: np.ndarray  # with one [MASK] for each wordpiece of the answer

@@ -11,7 +11,7 @@ import numpy as np
 def question_summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return shares of answers to changed questions (follows, stays, wrong), and exact match of unchanged questions.
 
-    Each row has `changed`, and for each corpus, `old` and `new`, if its answer `matches_old` and `matches_new`. A
+    Each row has `changed`, and for each corpus, `old` and `new`, the answer's flags `matches_old` and `matches_new`. A
     changed question is `known` if it was right with the old corpus. An answer that matches both references follows.
     """
     changed = [row for row in rows if row["changed"]]

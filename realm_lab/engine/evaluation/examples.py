@@ -18,7 +18,7 @@ from realm_lab.engine.models.spans import find_answer
 from realm_lab.engine.retrieval.rows import NULL
 
 Example = dict[str, Any]
-EXAMPLES = 12  # of each kind
+EXAMPLES = 12  # cloze examples, and question examples
 
 
 def cloze_examples(

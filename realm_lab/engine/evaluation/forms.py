@@ -21,8 +21,8 @@ DEPTH = 5
 
 def question_forms(rows_BK: np.ndarray, gold: Sequence[np.ndarray], passages: Passages) -> dict[str, float]:
     """Return for each form its share of the first DEPTH passages, the recall of its gold passages, and the share of
-    questions whose first found gold passage has this form. That last share is over the questions with gold passages in
-    several forms and one found."""
+    questions whose first found gold passage has this form. The last share counts only questions that have gold passages
+    in several forms and a found one."""
     names, form_N = passages.forms
     values: dict[str, float] = {}
     if len(names) < 2 or not any(map(len, gold)):
@@ -67,7 +67,7 @@ def cloze_forms(result: ClozeResult, passages: Passages) -> dict[str, float]:
 
 def cloze_entities(result: ClozeResult, passages: Passages) -> dict[str, float]:
     """Return how often the passage of largest p(z|x), the null document aside, is about the entity of the gold passage,
-    and how often about another entity that the sentence names. Only sentences of MAIN_KIND that name both count."""
+    and how often about another entity in the sentence. Only sentences of MAIN_KIND that name both entities count."""
     result = _main(result)
     if not result.masked:
         return {}

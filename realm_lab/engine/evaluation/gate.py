@@ -42,7 +42,7 @@ class Support(NamedTuple):
     with_words: int  # of these, spans whose passages all contain the answer's words
     over_best: Mean  # log p(y|z,x) of the passage that supports the answer, less that of the best of WITHOUT others
     preferred: Mean  # share of the others that have a lower log p(y|z,x); .5: the reader prefers neither
-    among_candidates: Mean  # share of all spans with a supporting passage among pre-training's candidates
+    among_candidates: Mean  # share of all spans whose answer a candidate of pre-training supports
 
     @property
     def prefers_support(self) -> bool:
@@ -57,13 +57,13 @@ class Gate(NamedTuple):
     with_answer: int
     over_none: Mean  # log p(y|z,x) of a passage with the answer, less log p(y|null,x)
     over_best: Mean  # log p(y|z,x) of a passage with the answer, less the best of WITHOUT passages that lack it
-    among_candidates: Mean  # share of all spans with the answer among the candidates of pre-training
+    among_candidates: Mean  # share of all spans whose answer is in a candidate of pre-training
     candidates: int  # passages that pre-training reads per query
     support: Support | None = None  # None: no passage is known that supports an answer and can be compared
 
     @property
     def only_by_reading(self) -> bool:
-        """True if passages are known that support an answer, and none of them has its words."""
+        """True if passages are known that support an answer, and none of them contains the answer's words."""
         return self.support is not None and not self.support.with_words
 
     @property

@@ -11,7 +11,7 @@ from realm_lab.engine.corpus.regex_answers import Patterns
 
 
 class Scores(NamedTuple):
-    """Scores of one answer: official exact match, the released code's span-level exact match (equal wordpieces), F1."""
+    """Scores of an answer: normalised exact match, the span-level exact match of the released code (wordpieces), F1."""
 
     exact_match: float
     exact_match_span: float | None  # None if the answer is no span; like f1, None for regular expressions
@@ -25,8 +25,8 @@ def exact_match(prediction: str, answers: Sequence[str]) -> bool:
 
 
 def _compared(text: str) -> str:
-    """Return the normal form of an answer, or the text itself if nothing is left of it ("A", "~.~"): in the released
-    code all such texts are equal."""
+    """Return the normal form of an answer, or the text in lower case if nothing is left of it ("A", "~.~"): in the
+    released code all such texts are equal."""
     return normalise_answer(text) or text.strip().lower()
 
 

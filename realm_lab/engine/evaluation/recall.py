@@ -22,9 +22,9 @@ QUESTIONS_AT_ONCE = 256
 
 
 class Ranks(NamedTuple):
-    """1-based ranks, per question, of the first passage with an answer, the first gold passage, the last passage of the
-    path, and the first passage that supports the answer. 0: beyond the depth. -1: not applicable, as the question has
-    no answers, needs no path, or has no known passage that supports its answer."""
+    """1-based ranks, per question, of the first passage with an answer, the first gold passage, the passage of the path
+    that is found last, and the first passage that supports the answer. 0: beyond the depth. -1: not applicable, as the
+    question has no answers, needs no path, or has no known passage that supports its answer."""
 
     answer: np.ndarray
     gold: np.ndarray

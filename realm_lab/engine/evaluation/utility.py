@@ -21,7 +21,7 @@ from realm_lab.engine.retrieval.retriever import Retriever
 from realm_lab.engine.retrieval.rows import NULL
 
 SENTENCES_AT_ONCE = 128  # read
-MAIN_KIND = "object"  # kind of the masked spans that headline measures count if gold passages are known
+MAIN_KIND = "object"  # if gold passages are known, headline measures count only masked spans of this kind
 
 
 class ClozeResult(NamedTuple):

@@ -47,7 +47,7 @@ class PassageReader(Protocol):
         """Return log p(y|z,x) of each sentence under its candidates."""
 
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """True if the most likely words of a sentence, read with its row in `rows_B`, are the masked ones, bool [B]."""
+        """True if the most likely words of a sentence with its passage, in `rows_B`, are the masked words, bool [B]."""
 
 
 class FrozenReader(nn.Module):
@@ -60,7 +60,7 @@ class FrozenReader(nn.Module):
         raise NotImplementedError
 
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """True if the most likely words of a sentence, read with its row in `rows_B`, are the masked ones, bool [B]."""
+        """True if the most likely words of a sentence with its passage, in `rows_B`, are the masked words, bool [B]."""
         raise NotImplementedError
 
     def read_text(self, text: str, span: tuple[int, int], rows_K: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -88,15 +88,15 @@ class RewardReader(FrozenReader):
         return Reading(log_probs_BK[:, :, None], is_read_B1)
 
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """True if a sentence's passage, its row in `rows_B`, is rewarded, bool [B]."""
+        """True if a sentence's passage in `rows_B` is rewarded, bool [B]."""
         return self.read(sentences, rows_B[:, None]).log_probs_BK[:, 0] == 0.0
 
 
 class CandidateReader:
     """A reader with the passages it reads; a negative row is the null document, without a body.
 
-    The joined input is [CLS] x [SEP] z_body [SEP], without the title (section 3.2). With `launch.recompute` no
-    activation is kept for the gradient: the backward pass reads each group once more, with the same dropout.
+    The joined input is [CLS] x [SEP] z_body [SEP], without the title (section 3.2). With `launch.recompute` the
+    model's activations are not kept: the backward pass reads each group once more, with the same dropout.
     """
 
     def __init__(self, params: Params, reader: Reader, passages: Passages, special: SpecialIds):
@@ -127,7 +127,7 @@ class CandidateReader:
         hidden_NMD = torch.cat(parts)[order]
 
         # Words: the vocabulary is large and a group has few masks, so the head takes the masks of all groups together.
-        # Their indices are computed on the CPU, which would have to wait for indices from the device.
+        # The indices of the masks are computed on the CPU: `nonzero` on the device would make the CPU wait for it.
         real_NM = is_masked_BM.repeat_interleave(candidates, 0)
         at_P = self._there(real_NM.flatten().nonzero()[:, 0])
         targets_P = self._there(targets_BM.repeat_interleave(candidates, 0)[real_NM])
@@ -146,7 +146,7 @@ class CandidateReader:
 
     @torch.no_grad()
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """True if the most likely words of a sentence, read with its row in `rows_B`, are the masked words, bool [B].
+        """True if the most likely words of a sentence with its passage, in `rows_B`, are the masked words, bool [B].
         An unknown word is never restored."""
         joined = self._join([sentence.tokens for sentence in sentences], [self._body(row) for row in rows_B])
         at_BM, is_masked_BM = pad_positions([sentence.positions for sentence in sentences])
@@ -177,7 +177,7 @@ class CandidateReader:
             return self.reader.target_log_probs(hidden_PD, targets_P)
 
     def _held(self, work: Callable[..., Tensor], *given: object) -> Tensor:
-        """Return the result of `work`. Activations are kept for the backward pass, or computed again there."""
+        """Return the result of `work`; with `launch.recompute` the backward pass computes its activations again."""
         if self._recompute and torch.is_grad_enabled():
             return computed_again(work, *given)
         return work(*given)

@@ -20,7 +20,7 @@ PARTS = ("encoder", "pooler", "projection", "norm")  # of a tower, each an attri
 
 
 class EmbedderShape(NamedTuple):
-    """Layers after the Transformers, and sharing between the towers; see the docstrings of the parameters."""
+    """Layers after the Transformers, and sharing between the towers; see section `model` of the parameters."""
 
     projection_size: int
     share_towers: bool = True
@@ -72,7 +72,7 @@ class Embedder(nn.Module):
 
     @property
     def head(self) -> EmbedderShape:
-        """The current shape: sharing and null vector may have changed."""
+        """The current shape; sharing and the null vector may have changed since construction."""
         return self._head._replace(
             share_towers=self.share_towers,
             share_projection=self.query_projection is self.document_projection,
@@ -99,7 +99,7 @@ class Embedder(nn.Module):
 
     def _embed(self, tower: str, batch: Batch) -> Tensor:
         encoder, pooler, projection, norm = (getattr(self, f"{tower}_{part}") for part in PARTS)
-        if self._head.pooling == "mean":  # of all wordpieces; sentence encoders know one segment
+        if self._head.pooling == "mean":  # over all wordpieces; sentence encoders read one segment
             hidden_BLD = encoder(batch.tokens_BL, torch.zeros_like(batch.types_BL), batch.mask_BL)
             real_BL1 = batch.mask_BL[:, :, None]
             pooled = (hidden_BLD * real_BL1).sum(1) / real_BL1.sum(1)
@@ -158,7 +158,7 @@ class Embedder(nn.Module):
                 setattr(self, f"document_{part}", copy.deepcopy(query))
 
     def set_learned_null(self, learned: bool) -> None:
-        """Give the null document a vector of zeros, or remove its vector.
+        """Give the null document a vector, of zeros if it has none yet, or remove its vector.
 
         Zeros are no start for training: if passages score far above 0, p(null|x) is near 0 and the vector learns
         nothing. Pre-training starts by moving the vector among the passages (`initialise_null`).

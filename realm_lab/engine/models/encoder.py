@@ -1,6 +1,6 @@
-"""A BERT encoder whose parameters map one to one onto transformers' BertModel.
+"""A BERT encoder that computes the same as transformers' BertModel from the same weights.
 
-It is separate for two savings without approximation. The last block is computed only at the positions that are used
+It exists for two savings without approximation. The last block is computed only at the positions that are used
 ([CLS], or the masked tokens). Attention is computed step by step if a gradient is needed on a CPU, since
 the fused kernel's backward is several times slower there. `tests/engine/models/test_encoder.py` compares its outputs
 with BertModel's; `benchmarks/` measures the savings.
@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from realm_lab.errors import UserError
 
-BLANK_VARIANCE = 0.01  # variance of the pixels (0 to 1) of a patch that shows little more than noise
+BLANK_VARIANCE = 0.01  # added to the variance of a patch (pixels 0 to 1), so that the noise of a blank one stays small
 MASKED = -1.0e4  # added to the logits of padding: exp underflows to 0, and no row turns into NaN
 
 
@@ -134,7 +134,7 @@ class Encoder(nn.Module):
     def forward(self, tokens_BL: Tensor, types_BL: Tensor, mask_BL: Tensor, at_BM: Tensor | None = None) -> Tensor:
         """Return final hidden states, [B, L, D], or [B, M, D] at positions `at_BM` (int64).
 
-        `mask_BL` is true at real tokens. `at_BM` saves the last block's work at other positions and changes no number.
+        `mask_BL` is true at real tokens. With `at_BM` the last block skips other positions, which changes no number.
         """
         length = tokens_BL.shape[1]
         if length > self.shape.positions:
@@ -167,7 +167,7 @@ def initialise(encoder: Encoder, generator: torch.Generator) -> None:
     """Initialise weights for training from scratch.
 
     Matrices ~ N(0, 1/fan_in). The two of a layer that write into its residual stream are scaled by 1/sqrt(2 layers).
-    Positions start as sinusoids. So a narrow encoder learns to copy several times sooner than from BERT's N(0, 0.02).
+    Positions start as sinusoids. So a narrow encoder learns to copy several times sooner than from BERT's N(0, 0.02^2).
     """
     size = encoder.shape.hidden_size
     initialise_blocks(encoder.blocks, ("attention_output", "output"), generator)
@@ -178,7 +178,8 @@ def initialise(encoder: Encoder, generator: torch.Generator) -> None:
 
 
 def initialise_patches(encoder: Encoder, generator: torch.Generator) -> None:
-    """Initialise the projection of pixels, if there is one, so that patches have the norm of a word embedding."""
+    """Initialise the projection of pixels and the embeddings of positions in a picture, if the encoder has them. Each
+    vector gets about the norm of a word embedding."""
     if encoder.patch_projection is not None:
         spread = encoder.shape.hidden_size**-0.5
         nn.init.normal_(encoder.patch_projection.weight, 0.0, spread, generator=generator)
@@ -195,7 +196,7 @@ def show(module: nn.Module, patches: Tensor | None) -> None:
 
 def initialise_blocks(blocks: nn.ModuleList, into_residual: Sequence[str], generator: torch.Generator) -> None:
     """Draw the matrices of blocks from N(0, 1/fan_in), and set their biases to 0. `into_residual` names the matrices
-    that write into the residual stream, which are scaled by 1/sqrt(their number)."""
+    that write into the residual stream, which are scaled by 1/sqrt(their number in all blocks)."""
     for module in blocks.modules():
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, 0.0, module.in_features**-0.5, generator=generator)

@@ -2,10 +2,10 @@
 
 A plain Hugging Face folder is read as it is. A stage writes the folders below, whose encoders
 `AutoModel.from_pretrained` opens. Encoders of families other than BERT (hub.py) have their family's classes instead.
-reader/    config.json, model.safetensors (BertForMaskedLM), span_head.safetensors (with the passage-selection head
-           if the reader has one)
+reader/    config.json, model.safetensors (BertForMaskedLM); after fine-tuning span_head.safetensors (with the
+           passage-selection head if the reader has one)
 embedder/  config.json, model.safetensors (BertModel: the query tower, with its pooler if it has one),
-           embedder.json (EmbedderShape), projections.safetensors (projections, their norms, the null vector),
+           embedder.json (EmbedderShape), projections.safetensors (projections, norms, null vector, null_offset),
            document/ (BertModel: the document tower, if the towers are separate)
 A tower that reads pictures has `patch_values` in its config.json and `embeddings.patch_projection.*` among its tensors.
 """
@@ -98,7 +98,7 @@ def load_named(module: nn.Module, tensors: Mapping[str, Tensor], names: Names, s
 
 
 def load_parameters(module: nn.Module, path: Path) -> None:
-    """Load a module from a file of its parameters by their names in the module; UserError as `load_named`."""
+    """Load a module from a file that has its parameters under the module's names; UserErrors as in `load_named`."""
     load_named(module, read_tensors(path), {name: name for name, _ in module.named_parameters()}, path)
 
 
@@ -118,7 +118,7 @@ def from_bert(encoder: Encoder, weights: Mapping[str, Tensor], source: Path) -> 
 
 
 def load_encoder(encoder: AnyEncoder, weights: Mapping[str, Tensor], source: Path) -> None:
-    """Copy weights by the names of BertModel, or of the family's model, into an encoder."""
+    """Copy weights, named as in BertModel or in the family's model, into an encoder."""
     if isinstance(encoder, Encoder):
         from_bert(encoder, weights, source)
     else:
@@ -245,7 +245,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Save tensors as safetensors (contiguous, on the CPU)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     found = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    save_file(found, str(path), metadata={"format": "pt"})  # transformers 4 opens no file without it
+    save_file(found, str(path), metadata={"format": "pt"})  # transformers 4 opens no file without this metadata
 
 
 def write_reader(reader: Reader, folder: Path, span_head: bool = True) -> None:
@@ -272,7 +272,7 @@ def write_embedder(embedder: Embedder, folder: Path, null_offset: float = 0.0) -
 
 
 def read_embedder(folder: Path) -> tuple[Embedder, float]:
-    """Load a folder of write_embedder: the embedder and its null document's score offset."""
+    """Load the embedder and its null document's score offset from a folder of `write_embedder`."""
     shape, weights = read_checkpoint(folder)
     check_file(folder / EMBEDDER_JSON)
     head = EmbedderShape(**read_json(folder / EMBEDDER_JSON))

@@ -36,7 +36,7 @@ def hub_shape(config: dict[str, Any], path: Path) -> EncoderShape:
     """Return the shape of an encoder by its config.json at `path`. UserError: transformers cannot read it."""
     known = _transformers_config(config, path)
     sizes = sizes_of(known.to_dict())
-    activation = "gelu"  # RoBERTa's and ELECTRA's heads have no other
+    activation = "gelu"  # RoBERTa's and ELECTRA's heads have no other activation
     if known.model_type in ("distilbert", "modernbert"):
         activation = known.activation if known.model_type == "distilbert" else known.classifier_activation
     return EncoderShape(
@@ -120,7 +120,7 @@ AnyEncoder = Encoder | HubEncoder
 
 
 def has_segments(encoder: AnyEncoder) -> bool:
-    """True if an encoder distinguishes the two segments: BERT and ELECTRA."""
+    """True if an encoder has embeddings of two segments, as BERT and ELECTRA have."""
     return isinstance(encoder, Encoder) or getattr(encoder.model.config, "type_vocab_size", 1) > 1
 
 
@@ -143,7 +143,7 @@ def word_head(encoder: AnyEncoder) -> tuple[nn.Linear, nn.LayerNorm]:
     """Build the layers of a masked-word head before its output, as BERT or the encoder's family has them."""
     shape, config = encoder.shape, json.loads(encoder.shape.config or "{}")
     is_modern = config.get("model_type") == "modernbert"
-    size = encoder.word_embeddings.embedding_dim  # ELECTRA's is smaller than the hidden size
+    size = encoder.word_embeddings.embedding_dim  # ELECTRA's may be smaller than the hidden size
     biases = config.get("classifier_bias", not is_modern), config.get("norm_bias", not is_modern)
     norm = nn.LayerNorm(size, eps=shape.layer_norm_epsilon, bias=biases[1])
     return nn.Linear(shape.hidden_size, size, bias=biases[0]), norm

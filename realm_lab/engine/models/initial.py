@@ -1,7 +1,7 @@
 """Build initial models: the shapes that the parameters ask for, from scratch or from a folder of weights.
 
 A folder may be a plain Hugging Face encoder, a run's model/reader or model/embedder, or released REALM weights, in the
-layout of transformers 4.40, the last release with REALM:
+layout of transformers 4.40, the last release that supports REALM (class, its tensors, an example on the Hub):
 RealmEmbedder  realm.* (BERT with pooler), cls.dense, cls.LayerNorm: google/realm-cc-news-pretrained-embedder
 RealmScorer    embedder.* and, if queries have a separate tower, query_embedder.*: ...-scorer
 RealmKnowledgeAugEncoder   realm.*, cls.predictions.*: ...-encoder
@@ -48,7 +48,7 @@ from realm_lab.engine.params.parameters import Params, Pretrain
 from realm_lab.errors import UserError
 
 MIN_POSITIONS = 64
-PADDED_TO = (8, 16, 32, 64, 128, 256, 512)  # multiples that the rows of word embeddings are padded to, for GPUs
+PADDED_TO = (8, 16, 32, 64, 128, 256, 512)  # a vocabulary may be padded to a multiple of one of these, for GPUs
 MUST_AGREE = ("vocabulary_size", "hidden_size", "layers", "heads", "intermediate_size")
 HEAD_MUST_AGREE = ("projection_size", "pooling", "projection_norm", "score_scale", "temperature")
 RELEASED_DROPOUT = 0.1  # after the projection, in the code released with REALM
@@ -96,9 +96,9 @@ def new_reader(params: Params, vocabulary_size: int, seed: int) -> Reader:
 
 
 def new_embedder(params: Params, vocabulary_size: int, seed: int, encoder: AnyEncoder | None) -> Embedder:
-    """Build an initial embedder, its Transformers from `encoder` (None: from scratch).
+    """Build an initial embedder with the weights of `encoder` in its Transformers (None: drawn from the seed).
 
-    The pooler, if there is one, comes from model.checkpoint if that has one.
+    A pooler is copied from model.checkpoint if `encoder` is given and the checkpoint has a pooler; else it is drawn.
     """
     generator = torch.Generator().manual_seed(derive_seed(seed, "initial-embedder"))
     pooler = None
@@ -115,7 +115,7 @@ def new_embedder(params: Params, vocabulary_size: int, seed: int, encoder: AnyEn
 
 
 def read_initial_encoder(folder: Path, params: Params, vocabulary_size: int) -> AnyEncoder:
-    """Read the Transformer of a folder. UserError: its sizes differ from the parameters', or tensors are
+    """Read the Transformer of a folder. UserError: the sizes differ from the parameters', or tensors are
     missing."""
     shape, weights = read_checkpoint(folder)
     encoder = new_encoder(_agreed(shape, params, vocabulary_size, folder))
@@ -124,8 +124,8 @@ def read_initial_encoder(folder: Path, params: Params, vocabulary_size: int) -> 
 
 
 def read_initial_reader(folder: Path, params: Params, vocabulary_size: int, seed: int) -> Reader:
-    """Build a reader with the weights of a folder; heads that the folder lacks are drawn from the seed. UserError: its
-    sizes differ from the parameters', or tensors are missing."""
+    """Build a reader with the weights of a folder; heads that the folder lacks are drawn from the seed. UserError: the
+    folder's sizes differ from the parameters', or tensors are missing."""
     weights = read_reader_weights(folder)
     reader = _drawn_reader(_agreed(weights.shape, params, vocabulary_size, folder), params, seed)
     load_reader(reader, weights, folder)
@@ -133,7 +133,7 @@ def read_initial_reader(folder: Path, params: Params, vocabulary_size: int, seed
 
 
 def read_initial_embedder(folder: Path, params: Params, vocabulary_size: int, seed: int) -> tuple[Embedder, float]:
-    """Build an embedder with the weights of a folder, and its null document's score offset (0 if it has none).
+    """Return an embedder with the weights of a folder, and its null document's score offset (0 if the folder has none).
 
     A plain BERT gives only the Transformer and its pooler; projections are drawn from the seed. Separate towers stay
     separate whatever model.share_towers is, and shared ones are split if it is false. UserError: the folder's sizes or
@@ -148,8 +148,8 @@ def read_initial_embedder(folder: Path, params: Params, vocabulary_size: int, se
 
 
 def fit_null(embedder: Embedder, null_offset: float, settings: Pretrain) -> float:
-    """Give an embedder the null document of pre-training: a learned vector, or none. Return its score offset, 0 if the
-    embedder had another kind of null document."""
+    """Add or remove an embedder's learned null vector, as pre-training needs it. Return the null document's score
+    offset: `null_offset`, or 0 if the embedder had the other kind of null document."""
     learned = settings.null_document == "learned"
     same = (embedder.null_vector is not None) == learned
     embedder.set_learned_null(learned)
@@ -162,8 +162,8 @@ def starting_from(params: Params, checkpoint: str | None) -> Params:
 
 
 def frozen_names(module: nn.Module, params: Params) -> set[str]:
-    """Return the names of parameters that are never trained: embeddings of words, positions and segments, if so
-    configured."""
+    """Return the names of parameters that are never trained: the embeddings of words, positions and segments, or
+    none if model.train_word_embeddings is true."""
     if params.model.train_word_embeddings:
         return set()
     parts = ("word_embeddings", "tok_embeddings", "position_embeddings", "type_embeddings")
@@ -221,7 +221,7 @@ def _check_equal(found: NamedTuple, asked: NamedTuple, names: Sequence[str], fol
 def _adapted(
     found: Embedder, null_offset: float, params: Params, vocabulary_size: int, folder: Path
 ) -> tuple[Embedder, float]:
-    """Return a folder's embedder with the parameters' dropouts and sharing."""
+    """Return a folder's embedder with the parameters' dropouts, its towers split if model.share_towers is false."""
     shape, head, asked = found.query_encoder.shape, found.head, embedder_shape(params)
     _check_equal(shape, _asked_shape(params, vocabulary_size), ("patch_values",), folder)
     _check_equal(head, asked, HEAD_MUST_AGREE, folder)
@@ -272,7 +272,7 @@ def read_reader_weights(folder: Path) -> ReaderWeights:
 
 
 def load_reader(reader: Reader, weights: ReaderWeights, folder: Path) -> None:
-    """Copy the available tensors into a reader."""
+    """Copy the encoder, and the heads that the folder has, into a reader."""
     load_encoder(reader.encoder, weights.bert, folder)
     own = {name for name, _ in reader.named_parameters()}
     head = {ours: theirs for ours, theirs in head_names(weights.shape).items() if ours in own}

@@ -14,7 +14,7 @@ from torch import Tensor
 from realm_lab.engine.core.process import to_device
 from realm_lab.engine.corpus.vocabulary import SpecialIds
 
-PADDING = 256  # wordpieces of padding in a group; more padding would cost more than another group
+PADDING = 256  # most wordpieces of padding in a group; more padding would cost more than another group
 
 
 class Batch(NamedTuple):

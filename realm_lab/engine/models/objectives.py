@@ -2,12 +2,12 @@
 
 An objective is a function (log_prior_BK, log_reader_BK) -> [B], per example, in nats. Its options, if it has any, are a
 third argument (records/plugins.py). A random objective draws from torch's generator, which every step seeds. An
-objective is registered here under a name, or `pretrain.objective` or `finetune.objective` names custom code,
+objective is registered under a name, or `pretrain.objective` or `finetune.objective` names custom code,
 `package.module:function`,
     def best_passage(log_prior_BK, log_reader_BK):
         return (log_prior_BK + log_reader_BK).amax(1)
 `log_prior_BK` is log p(z|x) over the candidates and trains the retriever, `log_reader_BK` is log p(y|z,x) and trains
-the reader; `detach()` stops a gradient. The null document is a candidate like the others. A column that a small corpus
+the reader; `detach()` stops a gradient. The null document is a candidate like any other. A column that a small corpus
 left empty is not a candidate: its log p(z|x) is near -10,000, and `is_candidate` is false.
 
 The training signals of other papers are in contrib/objectives.py.
@@ -31,15 +31,15 @@ if TYPE_CHECKING:  # a study's file is checked without torch
 
 Objective = Callable[["Tensor", "Tensor"], "Tensor"]
 OBJECTIVES: Kind[Callable[..., Tensor]] = Kind("objective", "function", "log_prior_BK, log_reader_BK")
-register_objective = OBJECTIVES.register  # makes one selectable as `pretrain.objective` and `finetune.objective: NAME`
+register_objective = OBJECTIVES.register  # makes an objective selectable as `pretrain.objective`, `finetune.objective`
 
-LEAST_LOG_PRIOR = -5.0e3  # of a candidate; a column without one has about NO_SCORE (retrieval/rows.py)
+LEAST_LOG_PRIOR = -5.0e3  # of a candidate; a column without a candidate has about NO_SCORE (retrieval/rows.py)
 COMPARES_NULL = frozenset({"gated"})  # objectives whose column 0 is the null document even if that is no candidate
 NOWHERE = -1.0e20  # log-likelihood in a column without a candidate: below NO_ANSWER (spans.py), and finite
 
 
 class Gate(Section):
-    """Option of gated."""
+    """Option of the objective `gated`."""
 
     threshold: Annotated[float, Field(ge=0.0, le=1000.0)] = 2.0
     """Nats that the best candidate must add to log p(y|null,x) before its sentence trains the retriever."""
@@ -67,7 +67,7 @@ def marginal(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
 
 @register_objective("gated")
 def gated(log_prior_BK: Tensor, log_reader_BK: Tensor, options: Gate) -> Tensor:
-    """Eq. 1, with the retriever trained only by sentences that `is_helped` (neither paper nor code).
+    """Eq. 1, with the retriever trained only by sentences with `is_helped` true (in neither paper nor released code).
 
     The value and the reader's gradient come from Eq. 1. The retriever's gradient, r(z) = [p(y|z,x) / p(y|x) - 1] p(z|x)
     (Appendix A), is set to 0 for a sentence that no candidate helps: there r(z) follows small differences of p(y|z,x)

@@ -28,7 +28,7 @@ class Reader(nn.Module):
         self.span_norm = nn.LayerNorm(span_hidden_size, eps=SPAN_NORM_EPSILON)
         self.span_score = nn.Linear(span_hidden_size, 1)
         self.selection: nn.Linear | None = None
-        self.has_span_head = False  # true: it was trained or loaded, not only drawn
+        self.has_span_head = False  # true: the span head was trained or loaded, not only drawn
 
     def add_selection(self, generator: torch.Generator) -> None:
         """Add a passage-selection head over [CLS] (Karpukhin et al. 2020, section 6.1), unless there is one."""
@@ -45,8 +45,8 @@ class Reader(nn.Module):
     def word_log_probs(self, hidden_MD: Tensor) -> Tensor:
         """Return log p(w|z,x) for every word w at each hidden state, float32 [..., V].
 
-        The last product is float32 even under bfloat16. The 8 bits of bfloat16 would move a logit near 10 by up to .03
-        nats.
+        The last product is float32 even under bfloat16, whose 8 significant bits would round a logit near 10 by up to
+        .03 nats.
         """
         features = self.transform_norm(activate(self.transform(hidden_MD), self.encoder.shape.activation))
         with torch.autocast(features.device.type, enabled=False):

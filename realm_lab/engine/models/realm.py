@@ -42,7 +42,7 @@ def candidate_posterior(candidate_log_probs_BK: Tensor, reader_log_probs_BK: Ten
 
 
 def score_gradient(candidate_log_probs_BK: Tensor, reader_log_probs_BK: Tensor) -> Tensor:
-    """r(z) = [p(y|z,x) / p(y|x) - 1] p(z|x), the gradient of log p(y|x) in f(x, z), Appendix A. Returns [B, K]."""
+    """r(z) = [p(y|z,x) / p(y|x) - 1] p(z|x) = d log p(y|x) / d f(x, z), Appendix A. Returns [B, K]."""
     return candidate_posterior(candidate_log_probs_BK, reader_log_probs_BK) - candidate_log_probs_BK.exp()
 
 

@@ -2,7 +2,7 @@
 
 A reward is a pure function (request) -> bool [K], true for the passages that it rewards: p(y|z,x) is 1 for these, and
 near 0 for other passages and the null document. No passage is read, so training with a reward shows what the reader
-adds: `containment` only looks for the masked wordpieces. A reward is registered here under a name, or
+adds: `containment` only looks for the masked wordpieces. A reward is registered under a name, or
 `pretrain.reward` names custom code, `package.module:function`, with its options, such as experiments/evidence.py.
 """
 
@@ -24,7 +24,7 @@ READER = "reader"
 
 
 class RewardRequest(NamedTuple):
-    """A masked sentence and passages."""
+    """Argument of a reward: a masked sentence, and passages to reward or not."""
 
     sentence: MaskedSentence
     passages: Passages  # the knowledge corpus
@@ -67,7 +67,7 @@ def containment(request: RewardRequest) -> np.ndarray:
     from realm_lab.engine.models.spans import holds_answer  # imports torch
 
     sentence, bodies = request.sentence, request.passages.bodies
-    if request.unknown in sentence.targets:  # two unknown words are not the same word
+    if request.unknown in sentence.targets:  # two unknown words may be different words
         return np.zeros(len(request.rows_K), bool)
     runs = np.split(sentence.targets, np.flatnonzero(np.diff(sentence.positions) > 1) + 1)
     holds_K: np.ndarray = np.logical_and.reduce([holds_answer(bodies, request.rows_K, [run]) for run in runs])

@@ -16,7 +16,7 @@ from realm_lab.engine.models.embedder import Embedder
 from realm_lab.engine.models.folders import write_tensors
 from realm_lab.records.files import write_json
 
-MODULES = "sentence_transformers.models."  # the name that every release reads
+MODULES = "sentence_transformers.models."  # path of the classes that every release reads
 Layers = list[tuple[str, dict[str, Any], dict[str, Tensor]]]  # kind, config.json, weights
 
 
@@ -55,7 +55,7 @@ def _write(embedder: Embedder, folder: Path, towers: tuple[str, ...]) -> None:
 
 
 def _write_router(folder: Path, heads: dict[str, Layers]) -> None:
-    """Write the last layers of queries and of documents as routes of a Router."""
+    """Write the layers after pooling, different for queries and documents, as two routes of a Router."""
     named = {
         tower: {
             f"{tower}_{number}_{kind}": (kind, config, weights) for number, (kind, config, weights) in enumerate(own)

@@ -1,8 +1,8 @@
 """Answer spans in fine-tuning: p(s|z,x), p(z|x) of the passages that are read, and the early loss (section 3.2;
 Lee et al. 2019).
 
-T(z) = log sum_s exp h(s, z) is over all spans of a passage, G(z) is this sum over the spans of the answer only. The
-ways to combine retriever and reader (`passage_log_probs`) differ only in p(z|x). All have
+h(s, z) is the reader's logit of span s. T(z) = log sum_s exp h(s, z) is over all spans of a passage, G(z) over those of
+the answer only. The ways to combine retriever and reader (`passage_log_probs`) differ only in p(z|x). All have
     log p(y|x) = logsumexp_z [log p(z|x) + log p(y|z,x)],   log p(y|z,x) = G(z) - T(z).
 """
 
@@ -44,14 +44,14 @@ def answer_log_probs(log_probs_NLW: Tensor, is_answer_NLW: Tensor) -> Tensor:
 
 
 class SpanModel(Protocol):
-    """A model that scores the spans of a passage: the encoder's reader, or another architecture's."""
+    """A model that scores the spans of a passage: `Reader`, or a model of another architecture."""
 
     def span_logits(self, batch: Batch, max_width: int) -> Tensor:
         """Return h(s, z) of every span, [N, L, W]."""
         ...
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Return its weights, all on one device."""
+        """Return the model's weights, all on one device."""
         ...
 
     def eval(self) -> Any:
@@ -61,7 +61,7 @@ class SpanModel(Protocol):
 
 def read_logits(reader: SpanModel, batch: Batch, max_width: int, softmax: str) -> tuple[Tensor, Tensor]:
     """Return h(s, z) of every span, [N, L, W], and the reader's logit of each passage for `passage_log_probs`, [N]:
-    T(z), or the logit of its passage-selection head."""
+    T(z), or for `selected` the logit of the `Reader`'s passage-selection head."""
     if softmax == "selected" and isinstance(reader, Reader):
         return reader.selecting_logits(batch, max_width)
     logits_NLW = reader.span_logits(batch, max_width)
@@ -73,9 +73,9 @@ def passage_log_probs(score_BK: Tensor, reader_logit_BK: Tensor, softmax: str) -
 
     `factored`: the retriever's softmax over f(x, z) (Guu et al., section 3.2). `joint`: z's share of one softmax
     over the spans of all passages, with logits h(s, z) + f(x, z), that is exp(f(x, z) + T(z)) normalised (Lee et al.
-    2019, "Learning"; released code). Then log p(y|x) is logsumexp over the answer's spans of all passages minus
-    logsumexp over all their spans. `selected`: the softmax of the reader's passage-selection head, whatever the
-    retriever's score (Karpukhin et al. 2020, section 6.1).
+    2019, "Learning"; released code). Then log p(y|x) is the logsumexp of these logits over the answer's spans
+    in all passages minus that over all spans in all passages. `selected`: the softmax of the reader's
+    passage-selection head, whatever the retriever's score (Karpukhin et al. 2020, section 6.1).
     """
     scores = {"factored": score_BK, "joint": score_BK + reader_logit_BK, "selected": reader_logit_BK}
     return candidate_log_probs(scores[softmax])
@@ -92,7 +92,7 @@ def early_log_likelihood(score_BC: Tensor, holds_answer_BC: Tensor) -> Tensor:
 
 
 def find_answer(body: np.ndarray, answers: Sequence[np.ndarray], max_width: int) -> list[tuple[int, int]]:
-    """Return S(z, y): every (first wordpiece, width - 1) of an answer's wordpieces in the passage."""
+    """Return S(z, y), the spans of the passage that equal an answer, as (first wordpiece, width - 1)."""
     found: set[tuple[int, int]] = set()
     for answer in answers:
         width = len(answer)
@@ -103,10 +103,10 @@ def find_answer(body: np.ndarray, answers: Sequence[np.ndarray], max_width: int)
 
 
 def holds_answer(bodies: Ragged, rows_C: np.ndarray, answers: Sequence[np.ndarray]) -> np.ndarray:
-    """Find passages that contain the wordpieces of one of the answers, bool [C].
+    """True for passages that contain the wordpieces of one of the answers, of any width, bool [C].
 
-    This is find_answer for thousands of passages at once: their wordpieces are concatenated and searched together, in
-    memory that does not depend on the corpus. A negative row contains nothing.
+    Thousands of passages are searched at once: their wordpieces are concatenated, in memory that does not depend on
+    the size of the corpus. A negative row contains nothing.
     """
     real = np.flatnonzero(rows_C >= 0)
     first_R = np.asarray(bodies.offsets[rows_C[real]])

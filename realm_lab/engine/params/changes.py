@@ -42,8 +42,8 @@ def checked_changes(section: type[Section], changes: Mapping[int, Mapping[str, A
 
 
 def phases(settings: Settings) -> dict[int, Settings]:
-    """Return step -> the settings from that step on, for step 0 and each step with a change. Changes at the last
-    step or later are left out. Contradiction: the settings of a step do not fit each other."""
+    """Return step -> the settings from that step on, for step 0 and each step with a change. Changes from step
+    `steps` on are left out. Contradiction: the settings of a step do not fit each other."""
     given: Any = settings
     found = {0: settings.model_copy(update={"changes": {}})}
     values = found[0].model_dump(mode="json")
@@ -63,7 +63,7 @@ def phases(settings: Settings) -> dict[int, Settings]:
 
 
 def _section(section: Any, name: str) -> Any:
-    """Return the type of the section `name` inside `section`; None if it is a parameter."""
+    """Return the type of the section `name` inside `section`; None if `name` is a parameter."""
     kind = section.model_fields[name].annotation if name in section.model_fields else None
     return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 

@@ -55,7 +55,7 @@ HUB_FILES = [
 
 
 class Family(NamedTuple):
-    """Names in the files of a family's masked-language model."""
+    """Names in the files of masked-language models of one family of encoders."""
 
     architecture: str
     encoder: str  # the prefix of the encoder's tensors
@@ -65,7 +65,7 @@ class Family(NamedTuple):
 
     @property
     def head(self) -> dict[str, str]:
-        """Our parameters of the masked-word head -> their names in the file."""
+        """Name of each parameter of realm_lab's masked-word head -> its name in the file."""
         parts = {"transform": self.transform, "transform_norm": self.norm}
         named = {f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in parts.items() for kind in ("weight", "bias")}
         return {"word_bias": self.bias, **named}
@@ -152,8 +152,8 @@ def check_checkpoint(folder: Path, names: Sequence[str] = ()) -> None:
 
 
 def check_head(folder: Path) -> None:
-    """Raise a UserError if a folder has a masked-word head of other sizes than its config.json. Only the headers of its
-    files are read."""
+    """Raise a UserError if the masked-word head in a folder has other sizes than config.json gives. Only the headers of
+    weight files are read."""
     config = read_object(folder / "config.json")
     family = FAMILIES.get(config.get("model_type", ""), BERT)
     size, words = sizes_of(config).get("hidden_size"), config.get("vocab_size")
@@ -222,8 +222,8 @@ def check_positions(folder: Path, passage_length: int, sentence_length: int) -> 
 
 
 def digest_checkpoint(folder: Path, parameter: str, names: Sequence[str] = ()) -> str:
-    """Return the digest of the models in a folder: all its .safetensors and .json files, by their paths in it.
-    UserError: no such folder, no model in it, or one that is not supported. `names`: other values of the parameter."""
+    """Return the digest of the models in a folder: all its .safetensors and .json files, by their paths in the folder.
+    UserError: no such folder, or no supported model in it. `names`: other values of the parameter."""
     if names and not folder.is_dir():
         choices = f"choose {', '.join(names)}, or give a local folder with config.json and safetensors"
         raise UserError(f"parameter '{parameter}': no folder '{folder}'; {choices}", parameter=parameter)

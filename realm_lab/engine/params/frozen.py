@@ -1,4 +1,4 @@
-"""Frozen language models, which a plug-in provides and pre-training reads with. No torch."""
+"""Frozen language models, which a plug-in provides as readers of pre-training. No torch."""
 
 from __future__ import annotations
 

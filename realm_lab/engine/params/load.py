@@ -27,7 +27,7 @@ from realm_lab.records.yaml_file import parse_yaml, reach, read_yaml
 
 PRESETS = ("toy", "smoke", "real", "paper")
 FLAG = "--set"
-OWN_PRESETS = Path("presets")  # of a project, NAME.yaml
+OWN_PRESETS = Path("presets")  # a project's folder of presets, NAME.yaml
 PRESET_FOLDER = Path(__file__).parent / "presets"
 
 
@@ -46,7 +46,7 @@ def read_values(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
 
     Returns flat values (dotted key -> value), not validated yet. Each value carries the file or flag and the line where
     it was written, unless it comes from a built-in preset. A missing file counts as empty if the preset is among the
-    overrides. The preset sets each key that has no value in the file.
+    overrides. The preset sets each key that has no value in the file or the overrides.
     """
     path, flags = Path(path), from_flags(overrides or {})
     document = written({}, path) if flags.get("preset") and not path.exists() else read_yaml(path)
@@ -85,9 +85,9 @@ def setting(values: Mapping[str, Any], *names: str) -> str | None:
 
 @contextmanager
 def parameter_errors(values: Mapping[str, Any], source: Any = None, prefix: str = "") -> Iterator[None]:
-    """Add a line to an error raised inside the block: the line where flat `values` set its parameter, else that of the
-    written value `source` (default: the preset). A contradiction also shows the values that a preset chose. `prefix`
-    starts the text of errors in the file of `source`."""
+    """Add a line to an error raised inside the block: the line where flat `values` set its parameter, else the line of
+    the written value `source` (default: the preset). A contradiction also shows the values that a preset chose.
+    `prefix` starts the text of errors in the file of `source`."""
     try:
         yield
         return
@@ -138,8 +138,8 @@ def is_known(key: str) -> bool:
 
 
 def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two sets of flat values; those `above` win and come last. If `above` names the plug-in of a parameter, its
-    options in `below` are dropped."""
+    """Merge two sets of flat values; those `above` win and come last. If `above` names the plug-in of a parameter, the
+    options of this parameter in `below` are dropped."""
     return {key: value for key, value in below.items() if not {key, part_of(key)} & above.keys()} | dict(above)
 
 
@@ -235,7 +235,7 @@ def dotted(prefix: str, key: str) -> str:
 
 
 def is_divided(key: str, above: str = "") -> bool:
-    """True if a mapping below a dotted key holds several parameters. `above`: the enclosing section, with a dot."""
+    """True if a mapping under a dotted key holds several parameters. `above`: the enclosing section and a final dot."""
     if above.startswith(f"{OPTIONS}.") and above != f"{OPTIONS}.":
         return False  # an option of a system
     return key == OPTIONS or key not in parameter_fields() or is_section(key)

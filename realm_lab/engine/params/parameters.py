@@ -436,7 +436,7 @@ class Params(Section):
         return {step: self.model_copy(update={"pretrain": one}) for step, one in phases(self.pretrain).items()}
 
     def at_end(self) -> Params:
-        """Return the parameters as they are at the end of pre-training, which later stages read."""
+        """Return the parameters at the end of pre-training; later stages read these."""
         return list(self.phases().values())[-1]
 
     @field_validator("plugins")

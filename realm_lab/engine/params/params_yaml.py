@@ -52,7 +52,7 @@ SELDOM = frozenset(
 
 @functools.cache
 def values_of_presets() -> dict[str, dict[str, str]]:
-    """Return dotted key -> preset -> its value, as shown."""
+    """Return dotted key -> preset -> the parameter's value as text."""
     params = {preset: resolve(preset_values(preset)) for preset in PRESETS}
     flat = {preset: _with_parts(values) | {OPTIONS: values.system_options} for preset, values in params.items()}
     return {key: {preset: show(flat[preset][key]) for preset in PRESETS} for key in flat["paper"]}
@@ -96,7 +96,7 @@ def _is_optimiser(key: str) -> bool:
 
 
 def _comment(key: str) -> str:
-    """Return the presets' values of a parameter and the first sentence of its meaning, without its sources."""
+    """Return a parameter's comment: the presets' values, and the first sentence of its docstring without brackets."""
     field = parameter_fields()[key]
     text = (field.annotation.__doc__ if is_section(key) else field.description) or ""
     meaning = re.sub(r" \([^()]*\)", "", first_sentence(text)[0]).rstrip(".")

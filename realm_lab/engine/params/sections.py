@@ -38,7 +38,7 @@ NO = ("off", "none", "never", "no", "false")  # words that switch something off
 
 
 def off(value: str) -> Any:
-    """Mark a parameter that names a plug-in; the value `value` switches it off."""
+    """Mark a parameter that names a plug-in: false and the words of NO mean the plug-in `value`."""
     return Field(json_schema_extra={"off": value})
 
 
@@ -111,7 +111,7 @@ class Section(BaseModel):
         return value
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield the contradictions between its values."""
+        """Yield the contradictions between the values of the section."""
         yield from ()
 
     @model_validator(mode="after")
@@ -125,8 +125,8 @@ class Section(BaseModel):
 def identity_values(
     params: BaseModel, name: str = "", described: Callable[[str, Choice], Any] = lambda _, choice: choice.plain()
 ) -> dict[str, Any]:
-    """Return the values that distinguish two runs, as plain JSON types. Parameters that only observe are left out;
-    files and folders count by their content.
+    """Return the values that belong to a run's identity, as plain JSON types. Parameters that only observe are left
+    out; files and folders count by their content.
 
     `name`: the dotted name of `params`, for errors; `described(parameter, choice)` returns the identity of a plug-in.
     """

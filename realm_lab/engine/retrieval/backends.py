@@ -1,4 +1,4 @@
-"""The search backends of pre-training by name. No torch.
+"""The search backends of pre-training by name. This file imports no torch.
 
 A backend is called with (embeddings [N, D], seed) whenever the vectors of the index change. It returns an object with
 `overfetch` and `propose(query_BD, count)` (approximate.Index). A custom backend is named by

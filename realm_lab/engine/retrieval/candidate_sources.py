@@ -7,7 +7,7 @@ under a name, or `pretrain.candidate_source` names custom code, `package.module:
     def newest(search, batch):
         return np.tile(np.arange(len(search.retriever.passages))[: -1 - search.wanted : -1], (len(search.queries), 1))
 
-The null document, the trivial candidate and p(z|x) belong to the candidate policy (candidates.py): they are the same
+The candidate policy (candidates.py) adds the null document, excludes the trivial candidate and computes p(z|x), alike
 for every source. Evaluation, probes and `ask` always search the index. Further sources are in
 contrib/candidate_sources.py.
 """
@@ -65,7 +65,7 @@ class QueryBatch(NamedTuple):
 
 
 CANDIDATE_SOURCES: Kind[Callable[..., np.ndarray]] = Kind("candidate source", "function", "search, batch")
-register_candidate_source = CANDIDATE_SOURCES.register  # makes one selectable as `pretrain.candidate_source: NAME`
+register_candidate_source = CANDIDATE_SOURCES.register  # makes a source selectable as `pretrain.candidate_source: NAME`
 
 
 class CandidateSource:
@@ -75,7 +75,7 @@ class CandidateSource:
         self._chosen = CANDIDATE_SOURCES.choose(PARAMETER, settings.candidate_source)
 
     def of(self, batch: QueryBatch) -> Callable[[PassageSearch], np.ndarray]:
-        """Return the source as a function of the search only, for the sentences of `batch`."""
+        """Return the source as a function of a PassageSearch only, for the sentences of `batch`."""
         return index if self._chosen.name == "index" else partial(self._checked, batch)
 
     def _checked(self, batch: QueryBatch, search: PassageSearch) -> np.ndarray:

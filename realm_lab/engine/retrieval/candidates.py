@@ -117,7 +117,7 @@ class CandidatePolicy:
 
 
 def _without(rows_L: np.ndarray, own: Sequence[int], count: int) -> np.ndarray:
-    """Return the first `count` rows that are not in `own`, ABSENT after the last."""
+    """Return the first `count` rows that are not in `own`, filled up with ABSENT."""
     kept = rows_L[~np.isin(rows_L, own)][:count]
     return np.concatenate([kept, np.full(count - len(kept), ABSENT, np.int64)])
 
@@ -126,7 +126,8 @@ def _without(rows_L: np.ndarray, own: Sequence[int], count: int) -> np.ndarray:
 def initialise_null(
     retriever: Retriever, policy: CandidatePolicy, queries: Sequence[np.ndarray], exclude: Exclusion | None
 ) -> None:
-    """Set a learned null document to the mean vector of the queries' top passages, scaled to their mean score."""
+    """Set a learned null document to the mean vector of the queries' top passages, scaled so that its mean score over
+    the queries is the mean score of these passages."""
     null_D = retriever.embedder.null_vector
     assert null_D is not None
     assert retriever.index is not None

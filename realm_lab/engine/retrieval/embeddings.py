@@ -3,7 +3,7 @@
 <store>/<key[:12]>/identity.json     the embedded corpus and the weights; written first
                    embeddings.bin    the matrix [N, D], little-endian, row after row
                    shard-00000.lock  held by the process that embeds this shard; not empty once it is finished
-                   digests.json      of the files; the matrix is checked whenever it is opened
+                   digests.json      of the files; the matrix is checked whenever it is opened, by blocks if it is large
                    manifest.json     written last, when all shards are finished: with it the matrix is published
 
 Any number of processes (ranks, a job array) may ask for one matrix at the same time. Each embeds shards that no other
@@ -37,9 +37,9 @@ from realm_lab.records.files import DiskFull, digest, is_disk_full, read_json
 from realm_lab.records.run import KEY_LENGTH
 
 FORMAT = 1
-SHARD_ROWS = 8 * index.EMBED_CHUNK_ROWS  # a multiple, so that vectors have the same bits as from embed_passages
+SHARD_ROWS = 8 * index.EMBED_CHUNK_ROWS  # whole chunks, so that vectors have the same bits as from embed_passages
 DTYPES = {"float32": torch.float32, "float16": torch.float16}  # of stored matrices; stages use float32
-IN_MEMORY_BYTES = 1 << 30  # up to this size, a search on the CPU holds the whole matrix (and copies) in memory
+IN_MEMORY_BYTES = 1 << 30  # a search on the CPU holds a matrix up to this size, and its reduced copy, in memory
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Identity:
 
     @property
     def key(self) -> str:
-        """SHA-256 of everything above."""
+        """SHA-256 of all fields."""
         return digest(asdict(self))
 
     @property
@@ -121,7 +121,7 @@ class EmbeddingStore:
         return [_open(path.parent) for path in sorted(self.folder.glob("*/manifest.json"))]
 
     def find(self, identity: Identity) -> Embeddings | None:
-        """Return the published matrix, or None. UserError: its folder holds something else, or it is damaged."""
+        """Return the published matrix, or None. UserError: it is damaged, or its folder holds another matrix."""
         folder = self._folder(identity)
         if not (folder / "manifest.json").exists():
             return None
@@ -247,7 +247,7 @@ def _fingerprints(passages: Passages) -> np.ndarray:
 
 
 def read_identity(folder: Path) -> Identity:
-    """Read the identity in a folder of the store. UserError: it holds anything else."""
+    """Read the identity in a folder of the store. UserError: the folder has none of this format."""
     path = folder / "identity.json"
     try:
         identity = Identity(**read_json(path))

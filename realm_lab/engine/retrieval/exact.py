@@ -39,8 +39,8 @@ REDUCED_CHUNK_ROWS = 1 << 18  # most rows of a chunk if a reduced copy is read o
 MOST_QUERIES = 512  # searched together
 BLOCK_ROWS = 128  # rows of a block, which are looked at one by one only if the largest of their scores is high enough
 SMALL_BLOCK_ROWS, SMALL_INDEX = 16, 1 << 16  # an index with fewer rows than SMALL_INDEX has smaller blocks
-MOST_PAIRS = 1 << 14  # pairs of one chunk that are scored without reading it again in float32
-MANY_QUERIES = 64  # at least this many columns fill a vector register, so that `amax` is fast
+MOST_PAIRS = 1 << 14  # most pairs of a chunk that are scored without reading the chunk again in float32
+MANY_QUERIES = 64  # with fewer columns, `amax` over rows is slower on the CPU than halving (`peaks`)
 SEVERAL_QUERIES = 16  # for 2 to 15 queries, a product with the transposed view is several times as fast
 
 REDUCED_ERROR = 2.0**-6.9  # relative error of float32 products that torch may compute in bfloat16 or TF32
@@ -50,7 +50,7 @@ class Reading(Protocol):
     """A way to compute approximate scores of chunks for some queries."""
 
     def scores(self, start: int, rows_nD: Tensor, score_nB: Tensor | None = None) -> Approximate:
-        """Scores of rows [start, start + n), written into `score_nB` if given."""
+        """Scores of rows [start, start + n). `score_nB`: memory that may be used for them."""
 
 
 class PlainReading:
@@ -78,7 +78,7 @@ class PlainReading:
 
 
 def multiply(rows_nD: Tensor, query_DB: Tensor, score_nB: Tensor | None) -> Tensor:
-    """The matrix product in float32."""
+    """Return the matrix product, float32 [n, B]; `score_nB`: memory that may be used for it."""
     if query_DB.shape[1] == 1:
         return torch.mm(rows_nD, query_DB.T.repeat(2, 1).T)[:, :1]  # two equal columns are faster than one
     return torch.mm(rows_nD, query_DB, out=score_nB)
@@ -128,7 +128,7 @@ class ExactSearch:
             own = slice(border[number], border[number + 1])
             rows_nD = self.embeddings_ND[start : start + width]
             for index, reading in enumerate(readings):
-                # The memory of the previous chunk is used again: fresh memory takes half the time of a large product.
+                # The previous chunk's memory is used again: new memory would cost half the time of a large product.
                 room = rooms[index] if rooms[index] is not None and len(rows_nD) == width else None
                 found = reading.scores(start, rows_nD, room)
                 rooms[index] = found.score_nB
@@ -154,13 +154,13 @@ def lowest_of(score_nB: Tensor) -> float:
 
 
 def candidates(found: Approximate, block: int, best_BK: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of one chunk that may belong to the result, and their queries: [M], [M]; never a forbidden one."""
+    """Return the rows of a chunk that may belong to the result, and their queries, [M], [M]; never a forbidden pair."""
     score_gSB = found.score_nB.unflatten(0, (-1, block))
     unit_gB = torch.ones_like(score_gSB[:, 0]) if found.unit_gB is None else found.unit_gB
     least_B, count = best_BK[:, -1].double(), best_BK.shape[1]
 
     def scaled(score: Tensor, unit: Tensor) -> Tensor:
-        """Return scores in their units, -inf for forbidden pairs."""
+        """Return scores times their units, -inf for forbidden pairs."""
         return (score * unit).masked_fill_(score == lowest_of(score), -torch.inf)
 
     def limit(least_B: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ def candidates(found: Approximate, block: int, best_BK: Tensor) -> tuple[Tensor,
     peak_gB = scaled(peaks(score_gSB), unit_gB)
     hot_gB = peak_gB > limit(least_B)
     if len(peak_gB) >= count and int(hot_gB.sum()) > 2 * best_BK.numel():
-        # Each of the `count` blocks with the largest peaks holds a row whose true score is at least this.
+        # Each of the `count` blocks with the largest peaks holds a row whose true score is at least the new `least_B`.
         peak_B = peak_gB.topk(count, dim=0).values[-1].double()
         least_B = least_B.maximum(peak_B - peak_B.abs() * found.relative - found.error_B + found.shift_B)
         hot_gB = peak_gB > limit(least_B)

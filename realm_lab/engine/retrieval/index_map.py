@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-RIDGE = 1e-9  # share of a column's mean squared length, added so that directions without sampled passages do not change
+RIDGE = 1e-9  # share of the columns' mean squared length, added so that directions outside the sample do not change
 
 
 def fitted(old_SD: Tensor, new_SD: Tensor, kind: str) -> Tensor:

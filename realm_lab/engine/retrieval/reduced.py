@@ -1,13 +1,13 @@
 """A reduced copy of the embeddings, read first by the exact search if that is faster: bytes, or bfloat16 on a GPU.
 
-For a query q and a row d, stored as q̂ and d̂ after a shift by the centre m of all rows,
+For a query q, stored as q̂, and a row d, stored as d̂ after the centre m of the rows is subtracted,
 
     q·d = q·m + q·(d - m)   and   |q·(d - m) - q̂·d̂| <= |q| |d - m - d̂| + |q - q̂| |d̂| + rounding of the product,
 
-with all of these lengths measured, not assumed. In bytes, each block of rows and each query has a separate unit, its
+with the four lengths measured, not assumed. In bytes, each block of rows and each query has a separate unit, its
 largest number / 127; a product is a sum of integers, without rounding, and reads a quarter of the bytes of float32.
-This file is the only one that uses private functions of torch (the product of bytes, and the processor's features);
-if they are missing, no copy is made.
+The product of bytes and the tests for features of the processor are private functions of torch; if they are missing,
+no copy in bytes is made.
 """
 
 # Shapes: N passages, G blocks of them, B queries, n rows of a chunk, g its blocks, C groups of GROUP_ROWS rows,
@@ -24,9 +24,9 @@ from torch.nn import functional
 from realm_lab.engine.retrieval.search import SUM_ERROR, UNDERFLOW, Approximate, check_numbers
 
 GROUP_ROWS = 1 << 13  # rows whose largest rounding error is measured together
-CENTRE_ROWS = 1 << 16  # rows whose mean is the centre; any centre is right, a good one makes the bound tight
+CENTRE_ROWS = 1 << 16  # at least this many rows are averaged; any centre is right, a good one makes the bound tight
 BYTE = 127  # largest number that is stored as int8
-LARGEST_UNIT = 2.0**60  # so that sums of products, times two units, fit float32; its inverse is the smallest unit
+LARGEST_UNIT = 2.0**60  # the product of two units, 2^-120 to 2^120, is a normal float32; the smallest unit is 1 / this
 UNIT_ERROR = 2.0**-22  # relative error of a sum of products as float32, times two units, with room to spare
 STORED_ERROR = 2.0**-7.9  # relative error of a score rounded to bfloat16, with room to spare
 
@@ -42,7 +42,7 @@ def fast_kind(device: torch.device) -> torch.dtype:
 
 @cache
 def _sums_bytes_exactly() -> bool:
-    """True if bytes are multiplied exactly. Instructions older than VNNI cut large sums off; oneDNN uses them if
+    """True if bytes are multiplied exactly. Instructions older than VNNI saturate at large sums; oneDNN uses them if
     ONEDNN_MAX_CPU_ISA asks for them."""
     rows_nD, query_DB = torch.full((16, 64), BYTE, dtype=torch.int8), torch.full((64, 16), BYTE, dtype=torch.int8)
     return bool((torch._int_mm(rows_nD, query_DB) == 64 * BYTE * BYTE).all())
@@ -60,7 +60,7 @@ class ReducedCopy:
     def __init__(self, embeddings_ND: Tensor, kind: torch.dtype, block: int):
         (total, size), device = embeddings_ND.shape, embeddings_ND.device
         assert GROUP_ROWS % block == 0
-        self.block = block  # rows that have a unit in common
+        self.block = block  # number of rows that share a unit
         self.centre_D = embeddings_ND[:: max(1, total // CENTRE_ROWS)].double().mean(0)
         self.rows_ND = torch.empty(total, size, dtype=kind, device=device)
         self.unit_G = torch.ones(-(-total // block), device=device)
@@ -85,7 +85,7 @@ class ReducedCopy:
 
 
 class ReducedReading:
-    """Products of queries with a reduced copy (exact.Reading)."""
+    """Approximate scores by products with a reduced copy; an exact.Reading."""
 
     def __init__(self, copy: ReducedCopy, query_BD: Tensor):
         exact_BD = query_BD.double()

@@ -10,7 +10,7 @@ steps, before the next. A policy is registered under a name, or `pretrain.refres
         def wants_refresh(self, now: Progress) -> bool:
             return now.step >= self._first and now.step.bit_count() == 1
 A policy without options takes only the settings (records/plugins.py).
-The delay until a new index is used (`delay_steps`) is the same for every policy: training/refreshed_index.py.
+The delay until a new index is searched (`delay_steps`) is applied in training/refreshed_index.py, whatever the policy.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ PARAMETER = "pretrain.refresh.policy"
 
 
 class Progress(NamedTuple):
-    """Numbers that a policy may use at a step. The first is step 1, since the index of step 0 is always fresh."""
+    """Numbers that a policy may use at a step. Policies are asked from step 1 on: at step 0 the index is fresh."""
 
     step: int
-    under_way: int  # refreshes that were asked for and are not searched yet
-    overlap: Callable[[], float]  # estimates the share of the fresh top k that the index finds, never too low
+    under_way: int  # refreshes that were asked for, and whose index is not searched yet
+    overlap: Callable[[], float]  # an upper estimate of the share of the fresh top k that the index finds
 
 
 class RefreshPolicy(Protocol):
@@ -102,7 +102,7 @@ class Interval:
 
 
 class Intervals(Section):
-    """Options of policy schedule."""
+    """Options of the refresh policy `schedule`."""
 
     intervals: list[Annotated[list[NonNegative], Field(min_length=2, max_length=2)]]
     """Pairs [from_step, interval_steps], the first from step 0; the interval 0 means no refresh."""
@@ -130,7 +130,7 @@ class Schedule:
 
 
 class Overlap(Section):
-    """Options of policy drift."""
+    """Options of the refresh policy `drift`."""
 
     overlap: Annotated[float, Field(gt=0.0, le=1.0)] = 0.8
     """The smallest share of the fresh top k that the index may find."""
@@ -149,7 +149,7 @@ class Drift:
 
 
 class Mapped(Section):
-    """Options of policy map."""
+    """Options of the refresh policy `map`. The policy returns them to ask for a map."""
 
     sample: Annotated[float, Field(gt=0.0, le=1.0)] = 0.02
     """The share of the passages that is embedded to fit a map."""
@@ -171,5 +171,5 @@ class Map:
             raise UserError(f"parameter '{PARAMETER}': {problem}", parameter=PARAMETER, remedy=remedy)
 
     def wants_refresh(self, now: Progress) -> bool | Mapped:
-        """True at each multiple of the interval; between them, the options every `every_steps`, to ask for a map."""
+        """True at multiples of `interval_steps`; the options at other multiples of `every_steps`, to ask for a map."""
         return now.step % self._interval == 0 or (now.step % self._options.every_steps == 0 and self._options)

@@ -1,4 +1,4 @@
-"""The retriever: an embedder, a corpus and an index of it. Searching, and the score f(x, z) with current weights."""
+"""The retriever: an embedder, a corpus and its index. It finds passages, and computes f(x, z) with current weights."""
 
 # Shapes: B queries, K candidates, U distinct documents, N passages, D embedding size
 
@@ -23,15 +23,15 @@ from realm_lab.engine.retrieval.rows import ABSENT, NO_SCORE, NULL
 from realm_lab.engine.retrieval.search import Exclusion, IndexGeneration, MakeSearch, Matrix, SearchBackend
 from realm_lab.engine.retrieval.spread import SpreadRows, free_shares
 
-RANKED_AT_ONCE = 1 << 21  # pairs of a query and a passage
+RANKED_AT_ONCE = 1 << 21  # pairs of a query and a passage, compared at once by `rank`
 
 
 class Retriever:
     """Finds passages in an index that may be stale, and scores them with the current weights (section 3.3).
 
     With `stale_queries` (pretrain.search_query: stale) the index keeps the weights that made it, and their query tower
-    embeds the queries. `approximate` constructs a search other than the exact one (approximate.py). With `spread`, each
-    rank holds a share of the index (spread.py).
+    embeds the queries to search with. `approximate` constructs a search other than the exact one (approximate.py). With
+    `spread`, each rank holds a share of the index (spread.py).
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Retriever:
 
     @property
     def search_recall_at_8(self) -> float | None:
-        """Recall of an approximate search against the exact top 8, measured when it was built; None: it is exact."""
+        """Recall of an approximate search against the exact top 8, measured when it was built; None: exact search."""
         return self._search.recall_at_8 if self._search is not None else None
 
     # Embedding
@@ -109,7 +109,7 @@ class Retriever:
     @torch.no_grad()
     def search_queries(self, queries: Sequence[np.ndarray], current_BD: Tensor | None = None) -> Tensor:
         """Return query vectors to search with, [B, D]. If there is a map, they are current vectors (`current_BD`, if
-        known), mapped to the index; else, if queries are stale, vectors of the index's query tower; else
+        given), mapped to the index; else, if queries are stale, vectors of the index's query tower; else
         current vectors."""
         if self.query_map_DD is not None:
             return (self.embed_queries(queries) if current_BD is None else current_BD.detach()) @ self.query_map_DD

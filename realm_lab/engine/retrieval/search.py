@@ -26,7 +26,7 @@ PIECE_VALUES = 1 << 21  # float64 products held at once: 16 MiB
 
 
 class Rows(Protocol):
-    """Embeddings [N, D] not held by this process: on the disk (embeddings.py), or spread over the ranks (spread.py)."""
+    """Embeddings [N, D] that are not one tensor: on the disk (embeddings.py), or spread over the ranks (spread.py)."""
 
     @property
     def shape(self) -> torch.Size: ...
@@ -56,7 +56,7 @@ class SearchResult(NamedTuple):
 
 
 class Exclusion(NamedTuple):
-    """Rows that a query must not retrieve: its origin, or every passage of its article."""
+    """Rows that a query must not retrieve: the passage that it was cut from, or every passage of that article."""
 
     forbidden_B: Tensor  # int64 passage rows or article numbers; -1 forbids nothing
     group_N: Tensor | None  # article number of each passage; None: rows are compared
@@ -76,7 +76,7 @@ class Approximate(NamedTuple):
 class SearchBackend(Protocol):
     """Finds the passages of largest inner product, [B, count]; never a forbidden one."""
 
-    recall_at_8: float | None  # against exact search, measured when it was built; None: it is exact
+    recall_at_8: float | None  # against exact search, measured when it was built; None: exact, or not measured
 
     def search(self, query_BD: Tensor, count: int, exclude: Exclusion | None = None) -> SearchResult: ...
 
@@ -109,7 +109,7 @@ def check_numbers(largest: float, largest_query: float, size: int) -> None:
 
 
 def true_scores(query_BD: Tensor, embeddings_ND: Matrix, query_M: Tensor, row_M: Tensor) -> Tensor:
-    """Return the score of each pair, float32 [M]: always the same bits, whatever else is computed with it."""
+    """Return the score of each pair, float32 [M]: always the same bits, whatever other pairs are computed with it."""
     total, size = len(row_M), query_BD.shape[1]
     score_M = torch.empty(total, dtype=torch.float32, device=query_BD.device)
     step = max(1, PIECE_VALUES // max(1, size))

@@ -49,7 +49,7 @@ class _Share:
 
 
 class _Here:
-    """The shares of this rank by the number of their index, and its peers."""
+    """This rank's shares of indexes, by the number of the index, and its connections to the other ranks."""
 
     shares: ClassVar[dict[int, _Share]] = {}
     gone: ClassVar[list[int]] = []  # indexes that this rank no longer uses; a slower rank may still ask for them
@@ -92,7 +92,7 @@ class SpreadRows:
         return self.shape[0]
 
     def __getitem__(self, wanted: slice | Tensor) -> Tensor:
-        """Return the vectors of rows, none of them negative. A slice, which may be all rows, is returned on the CPU."""
+        """Return the vectors of rows; no row is negative. The rows of a slice, perhaps all, are returned on the CPU."""
         if isinstance(wanted, slice):
             row_M = torch.arange(len(self))[wanted]
             found_MD = torch.empty(len(row_M), self.shape[1], dtype=self.dtype)

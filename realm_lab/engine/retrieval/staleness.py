@@ -1,6 +1,6 @@
 """Effects of a stale index: the share of the fresh top k that it still finds, and the shift of p(z|x).
 
-Rows are passages; negative rows are not passages and are never counted.
+Rows are numbers of passages; a negative row is no passage and is never counted.
 """
 
 # Shapes: B queries, K candidates

@@ -1,1 +1,1 @@
-"""Whole systems: REALM, its baselines, and the interface that others implement."""
+"""Whole systems: REALM, its baselines, and the interface that any system implements."""

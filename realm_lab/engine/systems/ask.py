@@ -40,7 +40,7 @@ class ReadPassage:
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to a question. With BM25 as the retriever p(z|x) is the softmax of its scores."""
+    """The answer to a question. With BM25 as the retriever, p(z|x) is computed from BM25's scores."""
 
     question: str
     answer: str
@@ -51,7 +51,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Filling:
-    """The best filling of a blank (the paper's Table 3), most likely candidate first."""
+    """The best filling of a blank (the paper's Table 3); `candidates` are sorted by p(z|x), the largest first."""
 
     sentence: str
     answer: str
@@ -86,8 +86,8 @@ def ask(context: Context, question: str, k: int = 5, retriever: str = "run") -> 
 
 
 def warning(context: Context, question: str) -> str | None:
-    """Return a warning that names the unknown words of a question, or calls the answer meaningless if all words
-    are unknown; None: all are known."""
+    """Return a warning that names the unknown words of a question, or calls the answer meaningless if no word
+    is one known wordpiece; None: there is nothing to warn of."""
     encoding = encode_batch_plain(context.tokenizer, [question])[0]
     unknown = [number == context.special.unk for number in encoding.ids]
     words = Counter(encoding.word_ids)

@@ -81,7 +81,7 @@ class AskedQuestions:
         return values, ranks
 
     def judged_recalls(self, retrieve: Callable[[Sequence[str], int], Retrieved]) -> dict[str, float]:
-        """Return the mean scores of judged documents over the questions that have some; empty if none has."""
+        """Return mean retrieval scores by judged documents, over the questions that have some; empty if none has."""
         indices = [index for index, judged in enumerate(self.judged) if len(judged.rows_J)]
         if not indices:
             return {}
@@ -104,7 +104,7 @@ class AskedQuestions:
         return [dict(zip(("id", "cluster", "question", "answers"), values, strict=True)) for values in columns]
 
     def exact_matches(self, scores: Sequence[Scores]) -> dict[str, Any]:
-        """Return scores by group, and the number of questions of each."""
+        """Return the exact match of each group of questions, and its number of questions."""
         values: dict[str, Any] = {}
         for group, indices in self.groups.items():
             values[f"exact_match_{group}"] = float(np.mean([scores[index].exact_match for index in indices]))
@@ -117,8 +117,8 @@ class AskedQuestions:
         return [matches(answer.text, own, kind, self.patterns, identity) for answer, own, kind, identity in asked]
 
     def updates(self, answers: Mapping[str, Sequence[Answer]]) -> list[dict[str, Any]]:
-        """Return the input of question_summary, a row per question: `changed` if its references have changed, and for
-        each corpus, if the answer `matches_old` references, and if it `matches_new` ones."""
+        """Return the rows for `question_summary`, one per question: `changed`, true if its references have changed, and
+        for each corpus `matches_old` and `matches_new`, true if the answer is one of the old or new references."""
         changed = [was != now for was, now in zip(self.answers, self.answers_updated, strict=True)]
         rows: list[dict[str, Any]] = [{"changed": each} for each in changed]
         for side, given in answers.items():

@@ -8,7 +8,7 @@
 A text becomes terms as by Lucene's EnglishAnalyzer: words by Unicode's rules (UAX 29), without possessive endings and
 its 33 stop words, stemmed by Porter's algorithm of 1980. The statistics of the whole corpus are summed, and the options
 (k1, b, title_weight) applied, when questions are asked. Scores have the same bits as those of bm25s over all passages
-at once. No more than a shard's texts are in memory, and the files are memory-mapped.
+at once. At most one shard's texts are in memory, and the files are memory-mapped.
 """
 
 # Shapes: N passages of a shard, Q questions, K passages that are found
@@ -45,8 +45,8 @@ MARKS = r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*+"
 
 
 def _runs(*kinds: str, inside: str = "") -> str:
-    """Return a regular expression for runs of characters with a Word_Break of `kinds` (UAX 29). With `inside`, one such
-    character, MidNumLet or Single_Quote may join two runs."""
+    """Return a regular expression for runs of characters with a Word_Break of `kinds` (UAX 29). With `inside`, one
+    character of that kind, of MidNumLet or of Single_Quote may join two runs."""
     run = f"(?:[{_any(*kinds)}]{MARKS})++"
     return f"{run}(?:[{_any(inside, 'MidNumLet', 'Single_Quote')}]{MARKS}{run})*+" if inside else run
 
@@ -57,7 +57,7 @@ def _any(*kinds: str) -> str:
 
 LETTERS, NUMBERS = _runs("ALetter", "Hebrew_Letter", inside="MidLetter"), _runs("Numeric", inside="MidNum")
 PART, JOINERS = f"(?:{_runs('Katakana')}|(?:{LETTERS}|{NUMBERS})++)", f"(?:{_runs('ExtendNumLet')})?+"
-WORD = regex.compile(  # a word of UAX 29; in languages without blanks one character, or a run (Thai)
+WORD = regex.compile(  # a word of UAX 29; in scripts without blanks one character (Han), or a run (Thai)
     rf"{JOINERS}{PART}(?:{_runs('ExtendNumLet')}{PART})*{JOINERS}|\p{{LB=SA}}++|[\p{{Han}}\p{{Hiragana}}]{MARKS}"
 )
 POSSESSIVE = regex.compile("['\u2019\uff07][sS]$")
@@ -68,7 +68,7 @@ STOP_WORDS = frozenset(
 
 
 class Terms(dict[str, list[str]]):
-    """The terms of texts without blanks, each computed once."""
+    """Text without blanks -> its terms, computed when it is first looked up."""
 
     def __init__(self) -> None:
         self._stem = Stemmer.Stemmer("porter").stemWord
@@ -151,12 +151,12 @@ class Bm25:
         return cls([count_terms(bodies, titles or [""] * len(bodies))])
 
     def with_options(self, options: Bm25Options) -> Bm25:
-        """Return the same index with other weights."""
+        """Return the same index with other options."""
         return Bm25(self._batches, options)
 
     def search(self, questions: Sequence[str], depth: int) -> Retrieved:
-        """Return the best `depth` passages of each question, among equal ones the first. Only passages that share a
-        term with the question are found; NO_ROW with NO_SCORE if there are fewer."""
+        """Return the best `depth` passages of each question, the lower row first among equal scores. Only passages that
+        share a term with the question are found; NO_ROW with NO_SCORE if there are fewer."""
         rows_QK = np.full((len(questions), depth), NO_ROW, np.int64)
         scores_QK = np.zeros((len(questions), depth), np.float32)
         terms = Terms()
@@ -166,7 +166,7 @@ class Bm25:
         pairs = list(zip(self._shards, found, strict=True))
         holders = {term: sum(np.count_nonzero(shard.counts(own[term])) for shard, own in pairs) for term in known}
         rarity = {
-            term: np.float32(math.log(1 + (self._size - count + 0.5) / (count + 0.5)))  # Lucene's, as bm25s has it
+            term: np.float32(math.log(1 + (self._size - count + 0.5) / (count + 0.5)))  # Lucene's formula, as in bm25s
             for term, count in holders.items()
         }
         first = 0
@@ -201,7 +201,7 @@ def best_rows(score_N: np.ndarray, count: int) -> np.ndarray:
 
 
 class Bm25Store:
-    """Indexes by key in a folder, which need not exist yet."""
+    """The BM25 indexes in a folder, by key. The folder need not exist yet."""
 
     def __init__(self, folder: Path):
         self.folder = Path(folder)

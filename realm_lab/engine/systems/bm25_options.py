@@ -1,4 +1,4 @@
-"""The options of BM25. No heavy import: systems declare them."""
+"""The options of BM25. This file has no heavy imports, so that systems can be declared quickly."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Knowledge(NamedTuple):
 
 
 class Context(CorpusContext):
-    """One run at one stage."""
+    """One run at one stage, with its models and index in addition to its corpus."""
 
     @cached_property
     def system(self) -> System:
@@ -102,7 +102,7 @@ class Context(CorpusContext):
         return f". A finished run has {', '.join(min(found)[1][:5])}" if found and min(found)[0] else ""
 
     def trained(self) -> str:
-        """Return the last stage before fine-tuning that keeps models."""
+        """Return the name of the last stage before fine-tuning that keeps models."""
         stages = system_of(self.run.system).stages
         return ["warm_start", *(s.name for s in stages if s.keeps == "model" and s.name != "finetune")][-1]
 
@@ -159,7 +159,7 @@ class Context(CorpusContext):
 
 
 def embedding_store(root: Path) -> EmbeddingStore:
-    """Return the document embeddings of all runs; the folder may be deleted, and is filled again when needed."""
+    """Return the store of all runs' document embeddings; its folder may be deleted, and is filled again when needed."""
     return EmbeddingStore(root / "runs" / "embeddings")
 
 

@@ -37,11 +37,11 @@ Options = TypeVar("Options", bound=Section)
 
 
 class CorpusContext:
-    """One run at one stage, limited to its corpus. It imports no code of retrieval: a stage whose work takes only this
-    is not computed again if that code changes."""
+    """One run at one stage, limited to its corpus. This file imports no code of retrieval, so that a stage whose
+    work takes only this class is not computed again if that code changes."""
 
     def __init__(self, run: Run, root: Path, stage: str = ""):
-        """Open a run; with `stage`, for the work of that stage, which can read only the parameters that it declares."""
+        """Open a run; with `stage`, for the work of that stage, with only the parameters that it may read."""
         params = run.params
         self.params = view_of(params, run.system, stage) if stage else fixed_params(params, run.system).at_end()
         self.run, self.root, self._stage, self._seeds = run, root, stage, params.seeds
@@ -50,12 +50,12 @@ class CorpusContext:
 
     @property
     def initial_seed(self) -> int:
-        """Return the seed of new weights: the run's, unless `streams.initialisation` asks for another draw."""
+        """Return the seed of new weights: the run's seed, unless `streams.initialisation` asks for another draw."""
         return stream_seed(self.run.seed, "initialisation", self.params.streams.initialisation)
 
     def order_seed(self, stage: str) -> int:
-        """Return the seed of a stage's order of data, masks and dropout: the run's, unless `streams.order` asks for
-        another draw for this stage."""
+        """Return the seed for the order of a stage's data, for its masks and for its dropout: the run's seed, unless
+        `streams.order` asks for another draw for this stage."""
         return stream_seed(self.run.seed, "order", self.params.streams.order.get(stage, 0))
 
     def options(self, kind: type[Options]) -> Options:
@@ -125,7 +125,7 @@ class CorpusContext:
         return [tuple(encoding.ids) for encoding in encode_batch_plain(self.tokenizer, texts)]
 
     def answer_wordpieces(self, questions: Questions) -> list[list[np.ndarray]]:
-        """Return the wordpieces of each answer of each question, without answers with an unknown word."""
+        """Return the wordpieces of each question's answers; answers with an unknown word are left out."""
         return answer_wordpieces(self.tokenizer, self.special, questions.answers)
 
     def question_tokens(self, questions: Sequence[str]) -> list[np.ndarray]:

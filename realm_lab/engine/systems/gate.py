@@ -1,4 +1,4 @@
-"""The gate (evaluation/gate.py) for a run's parameters: its masked spans, and the initial models of pre-training."""
+"""The gate (evaluation/gate.py) of a run: measured on its corpus, with the initial models of its pre-training."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class _Supported(NamedTuple):
 
 
 def _supported_clozes(context: Context) -> list[_Supported]:
-    """Return up to SPANS development questions with a [MASK] that name passages that support the answer. A question is
-    left out if it is too long for a query, or if its text with the answer is split into other wordpieces."""
+    """Return up to SPANS development questions with a [MASK] that name passages that support the answer. Left out:
+    questions too long for a query, with an unknown word in the answer, or with other wordpieces once filled in."""
     stored = context.corpus.questions("dev")
     questions = {one.id: one for one in stored_questions(stored) if one.supporting and MASK in one.question}
     gold = {name: stored.gold[number].tolist() for number, name in enumerate(stored.ids)}

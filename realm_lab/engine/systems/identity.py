@@ -1,11 +1,11 @@
 """Identity: the stages of a run, and the key of each.
 
 A stage's key is the digest of the parameters that it declares, the seed, the engine version and the key of the stage
-before, so two runs with equal first stages share them, and a changed default can never relabel old results. Its work
-can read these parameters, those of the stages before it, and no other (`view_of` in registry.py). Parameters that only
-observe are not in a key (params/sections.py). If a parameter names files or custom code, their content counts and not
-their path. The code of realm_lab is in no key: each stage records it (records/code_record.py), starting from
-`code_roots`.
+before, so two runs with equal first stages share them, and a changed default can never relabel old results. A stage's
+work can read these parameters, those of the stages before it, and some that change no result (`view_of`).
+Parameters that only observe are not in a key (params/sections.py). If a parameter names files or custom code, their
+content counts and not their path. The code of realm_lab is in no key: each stage records it (records/code_record.py),
+starting from `code_roots`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def described_view(params: Params) -> dict[str, Any]:
 
 
 def _described_changes(params: Params) -> list[list[Any]]:
-    """Return [step, changed parameters] of each step of pre-training at which one changes."""
+    """Return [step, changed parameters] of each step of pre-training at which parameters change."""
     found: list[list[Any]] = []
     before: dict[str, Any] = {}
     for step, settings in phases(params.pretrain).items():
@@ -129,7 +129,7 @@ def _check_order(params: Params, system: str) -> None:
 
 def code_roots(params: Params, system: str) -> dict[str, tuple[str, ...]]:
     """Return stage -> the root modules of all of its code, from `prepare` on: its work, the system if the
-    work calls it, and the plug-ins that it uses."""
+    work calls it or is custom code, and the plug-ins that the stage uses."""
     declared, params = system_of(system), fixed_params(params, system)
     source = corpus_source(params.corpus)
     everywhere = plugin_modules(params.plugins)
@@ -152,7 +152,7 @@ def code_roots(params: Params, system: str) -> dict[str, tuple[str, ...]]:
 
 
 def _system_identity(system: str) -> str | dict[str, Any]:
-    """Return a system's name; for custom code with the digest of its package."""
+    """Return a system's name; for custom code with the digests of its modules."""
     source = SYSTEMS.find("system", system).source
     return system if source is None else {"name": system, "source": source}
 
@@ -185,7 +185,7 @@ def _of_this_run(params: Params, system: str) -> dict[str, Any]:
 
 
 def exported_corpus_folder(root: Path, run: Run) -> Path:
-    """Return the copy of a run's corpus that DVC versions: it may vanish at any time."""
+    """Return the folder of a run's corpus that DVC versions, a copy that may vanish at any time."""
     return root / "data" / "prepared" / run.corpus_key[:KEY_LENGTH]
 
 
@@ -201,7 +201,7 @@ def corpus_folder(root: Path, run: Run) -> Path:
 
 
 def open_stage(runs: Path, run: Run, stage: str) -> StageRun:
-    """Return the folder of one stage of a run. Its config.yaml has the parameters that its work may read."""
+    """Return the folder of one stage of a run. Its config.yaml has the parameters that the stage may read."""
     config: dict[str, Any] = {}
     if not (stage_folder(runs, stage, run.key(stage)) / "config.yaml").exists():
         view = view_of(run.params, run.system, stage)
@@ -213,8 +213,8 @@ def open_stage(runs: Path, run: Run, stage: str) -> StageRun:
 
 
 def check_measured(runs: Path, run: Run, stage: str) -> None:
-    """Check that the curves of a stage were measured with the run's `evaluate` parameters. Curves choose among trials,
-    but the key of the stage lacks these parameters. UserError: they were measured with other values."""
+    """Check that the curves of a stage were measured with the run's evaluate.cloze_sentences and evaluate.questions:
+    curves choose among trials, but the stage's key lacks these parameters. UserError: the values were others."""
     path = stage_folder(runs, stage, run.key(stage)) / "config.yaml"
     known = read_yaml(path)["params"].get("evaluate", {}) if path.exists() else {}
     for name in ("cloze_sentences", "questions"):
@@ -225,9 +225,9 @@ def check_measured(runs: Path, run: Run, stage: str) -> None:
 
 
 def record_run(runs: Path, run: Run) -> Run:
-    """Write run.json of a run, and return it as it was read back."""
+    """Write run.json of a run, unless there is one, and return the run that the file holds."""
     path = runs / run.name / "run.json"
-    if not path.exists():  # else it is the same run, perhaps with a preset or parameters that do not matter to it
+    if not path.exists():  # an existing file is of the same run, perhaps with other parameters that do not matter
         params, declared = run.params, system_of(run.system)
         inputs = corpus_inputs(params, run.seed)
         inputs.pop("seed", None)  # the toy world's seed, which may differ within a cell

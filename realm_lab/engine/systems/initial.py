@@ -36,8 +36,8 @@ class Initial(NamedTuple):
 def initial_state(context: Context, stage: str) -> Initial:
     """Return the initial models of `pretrain` or `finetune` of this run, the same at every call.
 
-    A shared tower is split if only one of the towers will be trained. In pre-training, a learned null document that is
-    missing in the retriever is a vector of zeros, which `place_null` initialises before the first step.
+    A shared tower is split if only one of the towers will be trained. In pre-training, a learned null vector that the
+    initial retriever lacks is all zeros until `place_null` initialises it before the first step.
     UserError: the stage that a model comes from has not finished, or a folder holds no such model.
     """
     settings = context.params.pretrain if stage == "pretrain" else context.params.finetune

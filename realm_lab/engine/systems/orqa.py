@@ -1,6 +1,6 @@
 """ORQA (Lee et al. 2019): the Inverse Cloze Task, then fine-tuning with the early loss over many frozen passages.
 
-As in the paper: one softmax over the spans of all passages that are read ("Learning", S_retr + S_read), and the
+As published: one softmax over the spans of all passages that are read ("Learning", S_retr + S_read), and the
 early loss as a second term. Simplified: the span head and the optimiser are the same in all systems here.
 """
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from realm_lab.engine.systems.context import Context
     from realm_lab.records.run import StageRun
 
-EARLY_CANDIDATES = 5000  # the paper's; all passages if a corpus has fewer
+EARLY_CANDIDATES = 5000  # Lee et al.'s number; all passages if a corpus has fewer
 
 
 class Orqa(DenseRetriever):
-    """The paper's baseline as it was published; without the early loss and with two softmaxes it is `warm_start`."""
+    """REALM's baseline as published: `warm_start` with one softmax over all passages' spans, always with early loss."""
 
     name = "orqa"
     title = "ORQA"

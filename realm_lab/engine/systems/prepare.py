@@ -1,4 +1,4 @@
-"""The prepare stage of one corpus. Its run folder gets the progress, and a summary of kept and dropped texts."""
+"""The prepare stage of one corpus. The stage's folder gets the progress, and a summary of kept and dropped texts."""
 
 from __future__ import annotations
 

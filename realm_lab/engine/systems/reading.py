@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class PassageSystem(System):
-    """A system that reads passages of the run's knowledge corpus, or of `_knowledge` if it has another."""
+    """A system that reads passages of the run's knowledge corpus, or of `_knowledge` if that is given."""
 
     context: Context
 

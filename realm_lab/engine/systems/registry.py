@@ -1,4 +1,4 @@
-"""The interface of a system, and the registry of systems. No torch when this is imported.
+"""The interface of a system, and the registry of systems. Importing this file imports no torch.
 
 A system is trained and evaluated as a whole: REALM, its warm start, BM25 with a reader. It declares its
 stages, each with the parameters that it depends on, and how a finished run of it retrieves and
@@ -50,7 +50,7 @@ PARTS = {
 
 
 SYSTEM = "system"  # in `depends_on`: the system itself
-ALWAYS_READ = ("launch",)  # parameters that every stage can read: how it runs
+ALWAYS_READ = ("launch",)  # parameters that every stage can read, about how it is run
 
 
 class Unsupported(UserError):
@@ -64,12 +64,12 @@ class Stage:
     Attributes:
         name: its name in DVC and on the command line: warm_start, pretrain, finetune, evaluate, or a new one.
         depends_on: the parameters that its results depend on, as dotted names of sections or single parameters; a name
-            with a minus before it is left out again (`-pretrain.initial_reader`). They are part of its key, and its
-            work can read these and those of the stages before it; any other raises an error. "system" is the system
-            itself, with all of its options, for work that calls `context.system`.
+            with a minus before it is left out again (`-pretrain.initial_reader`). They are part of its key. Its
+            work can read these, those of the stages before it, `observes` and `launch`; any other raises an error.
+            "system" is the system itself, with all of its options, for work that calls `context.system`.
         work: `package.module:function`, called with (Context, StageRun) to do the stage; imported when it is done.
-        observes: further parameters that its work reads and that change only what it logs.
-        keeps: the folder of the finished stage that others use (`model`), copied to `models/` for DVC; "": none.
+        observes: further parameters that its work reads and that change only its log, or refuse a run.
+        keeps: the folder of the finished stage that others use, "": none; only `model` is copied to `models/` for DVC.
         uses_ranks: true if several processes can share the work.
         version: part of its key if above 1; raised if only this stage's numbers change on purpose (if those of all
             stages change: ENGINE_VERSION).
@@ -118,7 +118,7 @@ PREPARE = Stage(
 """The first stage of every run, before those that its system declares."""
 EVALUATE = Stage(
     "evaluate",
-    # parameters of `pretrain` used in measuring utility; its initial models are in the keys of earlier stages
+    # parameters of `pretrain` that measure utility; the initial models are in the keys of earlier stages
     (
         SYSTEM,
         "pretrain",
@@ -162,7 +162,7 @@ class System:
     """A whole system; subclass it, and register it or name it as `package.module:Class`.
 
     One instance belongs to one run with finished training stages. Methods that a system does not support raise
-    Unsupported, the default below; only `answer` is required for measurements.
+    Unsupported, the default below, and evaluation leaves out the measurements that need them.
     """
 
     name: ClassVar[str]  # letters, digits and _; the first part of the name of a run's folder
@@ -212,7 +212,7 @@ class System:
         raise Unsupported(f"system {self.name} fills no blanks")
 
     def modules(self) -> Sequence[nn.Module]:
-        """Return the models that retrieve and answer, to count their weights; none: they are not counted."""
+        """Return the models that retrieve and answer, to count their weights; empty: no weights are counted."""
         return ()
 
     def measure(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -221,7 +221,7 @@ class System:
 
     @classmethod
     def stage(cls, name: str) -> Stage:
-        """Return the stage of that name. UserError: it has no such stage."""
+        """Return the stage of that name. UserError: the system has no such stage."""
         found = next((stage for stage in (PREPARE, *cls.stages) if stage.name == name), None)
         if found is None:
             known = ", ".join(stage.name for stage in cls.stages)
@@ -245,8 +245,8 @@ class Systems(Kind[type[System]]):
 
 @functools.cache  # per class
 def _check(name: str, system: Any) -> None:
-    """Refuse a class without what every system declares, or with a stage that depends on an unknown name, which would
-    choose nothing."""
+    """Refuse a class that lacks a declaration of a system, names an unknown parameter, or has an option that no stage
+    depends on."""
     if not (isinstance(system, type) and issubclass(system, System)):
         raise UserError(f"system '{name}': not a subclass of realm_lab.System; make it one")
     for attribute in ("name", "title", "stages"):
@@ -282,7 +282,7 @@ Class = TypeVar("Class", bound=type[System])
 
 
 def register_system(system: Class) -> Class:
-    """Make a system known by its name; a decorator. UserError: the name is taken, or it declares no stages."""
+    """Make a system known by its name; a decorator. UserError: the name is taken, or `_check` refuses the class."""
     SYSTEMS.register(getattr(system, "name", system.__qualname__))(system)
     return system
 
@@ -308,7 +308,7 @@ def options_of(params: Params, system: str) -> Section:
 
 def fixed_params(params: Params, system: str) -> Params:
     """Return the parameters of a system's runs: `params` with the system's fixed ones; `params` itself if it has them.
-    UserError: they contradict each other."""
+    UserError: `params` contradicts the fixed ones."""
     fixed = system_of(system).fixed
     if not fixed or params._options is not None:  # a view has them
         return params
@@ -328,8 +328,8 @@ def fixed_params(params: Params, system: str) -> Params:
 
 
 def view_of(params: Params, system: str, stage: str, *, key: bool = False) -> Params:
-    """Return the parameters of a run that a stage may read: those that it and the stages before it declare, and those
-    that it observes. With `key`, only those that it declares itself."""
+    """Return the parameters of a run that a stage may read: those that it and the stages before it declare, those
+    that it observes, and `launch`. With `key`, only those that it declares itself."""
     from realm_lab.engine.params.sections import Streams
 
     declared, params = (PREPARE, *system_of(system).stages), fixed_params(params, system)
@@ -355,7 +355,7 @@ def view_of(params: Params, system: str, stage: str, *, key: bool = False) -> Pa
 
 
 def with_options(flat: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Add each option in `names` that is missing in flat parameters, with its default; None if it has none."""
+    """Add each option in `names` that is missing in flat parameters, with its default; None if it has no default."""
     return {name: _default(name, flat) for name in names if is_option(name)} | dict(flat)
 
 

@@ -1,4 +1,4 @@
-"""REALM without its pre-training: reader and retriever of the warm start, with the same fine-tuning."""
+"""REALM without its pre-training: reader and retriever of the warm start, with the fine-tuning of REALM."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class ProcessBuilder:
             self._process.communicate()
 
     def submit(self, step: int, embedder: Embedder) -> None:
-        """Write the weights, and ask for their embeddings."""
+        """Write the embedder's weights, and ask the process to embed the corpus with them."""
         if self._process is None:
             return
         write_embedder(embedder, _place(self._folder, step) / "embedder")
@@ -112,8 +112,8 @@ def _place(folder: Path, step: int) -> Path:
 
 
 def serve(job: dict[str, Any]) -> None:
-    """Run the builder's side: embed each requested step until the input ends."""
-    for name in (signal.SIGUSR1, signal.SIGUSR2):  # SLURM's warnings; the trainer stops in time and ends this process
+    """Run in the builder process: embed the corpus with the weights of each submitted step, until the input ends."""
+    for name in (signal.SIGUSR1, signal.SIGUSR2):  # warnings; the trainer stops in time and ends this process
         signal.signal(name, signal.SIG_IGN)
     folder, given = Path(job["folder"]), job["inputs"]
     limit_threads(job["threads"])

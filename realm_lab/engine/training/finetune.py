@@ -63,8 +63,8 @@ class Found(NamedTuple):
 
 
 class FinetuneTask(ModelsTask):
-    """Open-QA fine-tuning as a task of the loop. The retriever must have an index, which is never rebuilt and in no
-    checkpoint.
+    """Open-QA fine-tuning as a task of the loop. The retriever must have an index, which is neither rebuilt
+    nor saved in checkpoints.
 
     Modules that are not trained have no optimiser, no gradient and no dropout.
     """
@@ -166,7 +166,7 @@ class FinetuneTask(ModelsTask):
         """Compute gradients of the loss, `micro_batch` questions at a time; return the sums of the objective, of
         log p_early and of log p(y|x).
 
-        The query tower's backward pass runs once at the end, so that each question is encoded once, with one dropout.
+        The query tower's backward pass runs once at the end, so that a question is encoded once, with one dropout mask.
         """
         leaf_BD = query_BD.detach().requires_grad_(query_BD.requires_grad)
         at_once = self._params.launch.micro_batch or max(1, len(useful))
@@ -207,8 +207,8 @@ class FinetuneTask(ModelsTask):
     def _read(self, found: Found) -> tuple[Tensor, Tensor]:
         """Return log p(y|z,x) and the reader's logit of the passage, for every question and passage, [B, K] each.
 
-        A passage without the answer is read only if its logit is part of p(z|x) (not `factored`); the logit of an
-        unread passage is NO_SCORE.
+        A passage without the answer is read only if its logit is part of p(z|x) (`finetune.softmax` is not `factored`).
+        An unread passage has the logit NO_SCORE.
         """
         rows_BK = found.rows_BC[:, : self._settings.candidates]
         device = next(self.reader.parameters()).device

@@ -1,4 +1,4 @@
-"""Compute floating-point operations of encoders from lengths: the same on every machine, however work is split.
+"""Compute the floating-point operations of encoders from sequence lengths, whatever the machine and the split of work.
 
 Only matrix products of forward passes are counted, two operations for a multiplication and an addition.
 """
@@ -13,7 +13,7 @@ from realm_lab.engine.corpus.store import Passages
 from realm_lab.engine.models.encoder import EncoderShape
 from realm_lab.engine.params.parameters import Params
 
-SPECIALS = 3  # [CLS] x [SEP] z [SEP]
+SPECIALS = 3  # [CLS] title [SEP] body [SEP] of a passage, or [CLS] x [SEP] body [SEP]
 
 
 def encoder_operations(shape: EncoderShape, lengths: np.ndarray) -> np.ndarray:

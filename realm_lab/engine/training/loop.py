@@ -1,7 +1,7 @@
-"""The one training loop: step, log, evaluate, checkpoint, resume, and stop for a reason.
+"""The loop of all training stages: step, log, evaluate, checkpoint, resume, and stop on a signal.
 
-A task is a pure function of its step number and its tensors (every random draw is derived from the step), so a
-run that is killed and resumed from a checkpoint ends in the same bits. Several ranks do the same steps together
+A step is a pure function of its number and the task's tensors (every random draw is derived from the number), so a
+run that is killed and resumed from a checkpoint ends with the same bits. Several ranks do the same steps together
 (core/process.py); only the first one writes.
 """
 
@@ -27,7 +27,7 @@ from realm_lab.engine.training.checkpoint import Checkpoint, load_newest, save_c
 from realm_lab.errors import UserError
 from realm_lab.records.run import StageRun
 
-COUNT_STEPS = 10  # counting operations may double a step's time, so every tenth step stands for those before it
+COUNT_STEPS = 10  # counting may double a step's time: every tenth is counted, and the nine before it are taken as equal
 
 
 class TrainingTask(Protocol):
@@ -36,14 +36,14 @@ class TrainingTask(Protocol):
     - `evaluate(step) -> dict` and `watch(step) -> dict`: metrics of the state after `step` finished steps, called at
       the start, at the end and every `evaluation_interval_steps` or `watch_interval_steps`; rank 0 logs its values;
     - `flags() -> Iterable[Flag]`: warnings for the run's status, called after every step;
-    - `uncounted_flop() -> float`: operations so far of its steps inside `core.flop.uncounted`.
+    - `uncounted_flop() -> float`: operations of its steps so far in blocks of `core.flop.uncounted`.
     """
 
     seed: int
     total_steps: int
 
     def train_step(self, step: int) -> dict[str, float]:
-        """Run optimiser step `step` and return metrics to log, `loss` among them if there was one."""
+        """Run optimiser step `step` and return metrics to log, with `loss` if the step had one."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the whole training state."""
@@ -59,9 +59,9 @@ def train(
     device: torch.device,
     later: Mapping[int, Callable[[], TrainingTask]] = MappingProxyType({}),
 ) -> None:
-    """Run a task to its end, from its newest checkpoint if there is one. `later`: ascending step -> a function that
-    makes the task from this step on, which takes over the state. UserError: the loss or a gradient is not finite.
-    SystemExit: a signal to stop came (core/process.py); a checkpoint was written (code 128 + signal)."""
+    """Run a task to its end, from its newest checkpoint if there is one. `later`: step -> a function that makes the
+    task from this step on, in ascending order; each task takes over the state of the one before. UserError: the loss
+    or a gradient is not finite. SystemExit (code 128 + signal): a signal to stop came; a checkpoint was written."""
     folder = run.path / "checkpoints"
     first, size = ranks().rank == 0, ranks().size
     mine = () if first else (ranks().rank,)  # dropout differs by rank; rank 0 has that of a single process

@@ -24,7 +24,7 @@ BETA1, EPSILON, WEIGHT_DECAY, CLIP_NORM = 0.9, 1e-6, 0.01, 1.0  # BERT's
 
 
 class Recipe(NamedTuple):
-    """The settings behind the parameter `recipe`."""
+    """Settings that a value of the parameter `recipe` chooses."""
 
     beta2: float
     bias_correction: bool  # of Adam's moments; BERT's optimiser has none, so its first steps are larger
@@ -45,7 +45,7 @@ def learning_rate_factor(step: int, total_steps: int, settings: Optimiser) -> fl
 
 
 class ScheduledAdamW:
-    """A group of parameters with its learning rate, schedule and clipping."""
+    """AdamW for the parameters of a module that are not frozen, with schedule and gradient clipping."""
 
     def __init__(self, name: str, module: nn.Module, settings: Optimiser, total_steps: int, frozen: set[str]):
         self.name, self._settings, self._total_steps = name, settings, total_steps
@@ -99,8 +99,8 @@ class ScheduledAdamW:
             )
 
     def _first_moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """Return zero moments, and a step count of 0. BERT's optimiser lacks the bias correction: then the count is
-        infinite, so that 1 - beta^t is exactly 1."""
+        """Return zero moments, and the step count: 0, or infinity without bias correction (as in BERT's optimiser), so
+        that 1 - beta^t is exactly 1."""
         steps = torch.tensor(0.0 if self._recipe.bias_correction else torch.inf, device=parameter.device)
         return {"step": steps, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
 
@@ -135,7 +135,7 @@ def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
 
 
 class TrainedModels:
-    """A reader and an embedder, with an optimiser for each that trains."""
+    """A reader and an embedder, with an optimiser for each of the two that is trained."""
 
     @classmethod
     def of(
@@ -147,7 +147,7 @@ class TrainedModels:
         trains_reader: bool,
         *towers: bool,
     ) -> TrainedModels:
-        """Train the reader if `trains_reader`. `towers`: train the query tower, train the document tower."""
+        """Train the reader if `trains_reader`. `towers`: two flags, to train the query tower and the document tower."""
         models = cls(reader, embedder)
         frozen = frozen_names(reader, params)
         models.train("reader", reader, settings.reader, settings.steps, frozen, trains_reader)

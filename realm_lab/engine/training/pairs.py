@@ -18,7 +18,7 @@ from realm_lab.engine.models.inputs import Batch, join, pad_positions
 
 MASK_RATE = 0.15  # share of words masked in pairs without a masked salient span (BERT)
 REMOVAL_RATE = 0.9  # how often the query is removed from its passage (Lee et al. 2019)
-CUT = 0.3, 0.7  # shares of a passage between which it is cut into halves
+CUT = 0.3, 0.7  # shares of a passage's length; it is cut into halves between them
 READ_FRACTION = 0.5  # share of pairs with a picture that have all salient spans masked; the rest have one masked
 SALIENT_FRACTION = 0.5  # share of pairs without a picture in which one salient span is masked instead of words
 
@@ -32,8 +32,8 @@ class Pair(NamedTuple):
 
 
 class ArticlePairs:
-    """Pairs from toy filler articles: a sentence, and its restatement (related), another fact of its subject, or a
-    statement of another article."""
+    """Pairs from the filler articles of the toy world: a sentence, and its restatement (related), or another fact of
+    its subject or a statement of another article (unrelated)."""
 
     def __init__(self, articles: Articles):
         self._articles = articles
@@ -75,7 +75,7 @@ class InverseCloze:
         return query, self._passages.titles[row], body
 
     def _middle(self, body: np.ndarray, generator: np.random.Generator) -> int:
-        """Draw the start of a word between the shares CUT of a passage; its middle if no word starts between them."""
+        """Draw the start of a word between the shares CUT of a passage; the passage's middle if none is there."""
         starts = np.flatnonzero(self._word_starts(body))
         inside = starts[(starts >= CUT[0] * len(body)) & (starts <= CUT[1] * len(body))]
         return int(generator.choice(inside)) if len(inside) else len(body) // 2
@@ -99,9 +99,9 @@ class Captions:
 
 
 class PassagePairs:
-    """Pairs of a sentence with a salient span and a passage. Related: the passage before or after the origin in its
-    article, since the origin contains the sentence itself; the origin if there is neither. Unrelated, or if the
-    sentence has no origin: any passage."""
+    """Pairs of a passage and a sentence with a salient span. Related: the passage before or after the sentence's
+    origin in the article, since the origin contains the sentence itself; the origin if there is neither. Unrelated, or
+    if the sentence has no origin: any passage."""
 
     def __init__(self, sentences: Sentences, passages: Passages):
         self._sentences, self._passages = sentences, passages
@@ -135,7 +135,7 @@ class MaskedPairs(NamedTuple):
 
 
 class PairSampler:
-    """Draws masked batches of pairs, a pure function of the step."""
+    """Draws masked batches of pairs; a batch depends only on its step and the generator."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class PairSampler:
         return len(tokens) > 0 and int(tokens[0]) >= len(self._word_starts)
 
     def _whole_words(self, tokens: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """Return positions of a share of the words, every wordpiece of a chosen word, at least one word."""
+        """Return positions of all wordpieces of a share MASK_RATE of the words, at least one; none for a picture."""
         if not len(tokens) or self._is_picture(tokens):
             return np.empty(0, np.int64)
         starts = np.flatnonzero(self._word_starts(tokens))

@@ -98,7 +98,7 @@ class PretrainTask:
         """Run one optimiser step on log p(y|x) (Eq. 1) or another objective; `batch_size` sentences over all ranks."""
         started, settings, launch = time.perf_counter(), self._settings, self._params.launch
 
-        # The index: with the weights of an earlier step, refreshed as the policy decides.
+        # Refresh the index, made with the weights of an earlier step, if the policy decides so.
         self._index.before_step(step)
 
         # Mask. Every rank draws the whole batch and computes its share of it.
@@ -133,7 +133,7 @@ class PretrainTask:
         # Step: gradients are summed over the ranks, then clipped.
         stepped = self._models.step(step)
 
-        # Log the loss, the health of the retriever, the age of its index, and its cost.
+        # Log the loss, the health of the retriever, the age of the index, and the cost of refreshing it.
         sum_over_ranks_([total, health_2Q])
         values = {"loss": total.item(), **stepped}
         self._health = health_means(health_2Q, kinds)
@@ -146,7 +146,7 @@ class PretrainTask:
         return [self._sentences.kind(int(row), one.positions) for row, one in zip(rows, masked, strict=True)]
 
     def _batch(self, step: int, rows: np.ndarray, part: Sequence[int]) -> QueryBatch:
-        """Return facts for a candidate source about a part of the sentences `rows` of a step."""
+        """Return the facts for a candidate source about the sentences `part` of a step; `rows`: all its sentences."""
         origins, golds = np.asarray(self._sentences.origins[rows]), np.asarray(self._sentences.gold[rows])
         passages_U = np.unique(np.where(origins >= 0, origins, golds))
         return QueryBatch(
@@ -163,8 +163,8 @@ class PretrainTask:
         kinds: Sequence[str],
         read_null: bool,
     ) -> tuple[Tensor, Tensor]:
-        """Return the sum over some sentences of log p(y|x) or of `pretrain.objective`, nats (sections 3.2 to
-        3.4), and their health, also separately for each of `kinds`, [2, Q].
+        """Return the sum over some sentences of log p(y|x) or of `pretrain.objective`, nats (sections 3.2 to 3.4), and
+        the result of `candidate_health` for them, also separately for each of `kinds`, [2, Q].
 
         With `read_null`, and no null document among the candidates, the sentences are also read without a passage and
         without a gradient, since the utility of a passage (Eq. 2) is measured against that reading. An objective that
@@ -218,7 +218,7 @@ class PretrainTask:
         return self._watch.flags()
 
     def uncounted_flop(self) -> float:
-        """Return operations of refreshing the index, which another process may do."""
+        """Return the operations so far of refreshing the index, which another process may do."""
         return self._index.refresh_flops
 
     def evaluate(self, step: int) -> dict[str, float]:
@@ -231,7 +231,7 @@ class PretrainTask:
         return values
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return weights, moments, the index with the weights that made it, and refreshes under way."""
+        """Return weights, moments, the null document's offset, and the states of the collapse watch and the index."""
         state = self._models.tensors()
         state["null_offset"] = torch.tensor(self.retriever.null_offset, dtype=torch.float64)
         return state | self._watch.state() | self._index.state()

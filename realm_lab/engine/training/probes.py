@@ -1,5 +1,5 @@
-"""Two probes of pre-training on fixed held-out texts: the reader's gain from a good passage, and the distance of the
-current index from a fresh one."""
+"""Two probes of pre-training: the reader's gain from given passages on fixed held-out sentences, and the distance of
+the current index from a fresh one for fixed training queries."""
 
 # Shapes: B queries or sentences, K candidates, M masked positions, N pairs of sentence and passage, P pool of passages,
 # D embedding size
@@ -48,7 +48,7 @@ class ReaderProbe:
       same article: a passage of the gold passage's article (or the origin's) without the answer (as wordpieces), and
         not the origin;
       random: any passage of another article.
-    Choices among several are drawn from `seed`; a sentence that lacks one of these passages is left out of its mean.
+    Choices among several are drawn from `seed`. A sentence that lacks one of the three is left out of the mean for it.
     """
 
     def __init__(self, params: Params, sentences: Sentences, passages: Passages, special: SpecialIds, seed: int):
@@ -136,9 +136,9 @@ class StalenessProbe:
 
     @torch.no_grad()
     def sampled(self, retriever: Retriever) -> tuple[Drift, np.ndarray]:
-        """Estimate the drift from few fresh vectors, and return the rows that are embedded for it, [P]: a fixed sample,
-        and the top results of the index. A fresh index is assumed to find only these rows, so the estimated overlap
-        is never below the exact one. The fewer passages are embedded, the higher it is."""
+        """Return the drift estimated from few fresh vectors, and the rows that are embedded for it, [P]: a fixed sample
+        and the top results of the index. The estimate assumes that a fresh index finds only these rows, so its overlap
+        is never below the exact one, and the higher the fewer passages are embedded."""
         with evaluating(retriever.embedder):
             query_BD = retriever.embed_queries(self._queries)
             searched_BD = retriever.search_queries(self._queries, query_BD)
@@ -155,7 +155,7 @@ class StalenessProbe:
             return self._drift(retriever, query_BD, fresh_BK, fresh_vectors), pool_P
 
     def _exclusion(self, retriever: Retriever, pool_P: np.ndarray | None = None) -> Exclusion | None:
-        """Return the rows that a query must not find, in the whole corpus or in a pool of its passages."""
+        """Return the rows that each query must not find, when searching the whole corpus or the passages `pool_P`."""
         exclude = self._policy.exclusion(retriever, self._origins)
         if exclude is None or pool_P is None:
             return exclude

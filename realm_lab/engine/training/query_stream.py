@@ -20,8 +20,8 @@ CALIBRATION_SENTENCES = 64
 class QueryStream:
     """An endless stream of sentences in shuffled epochs, addressed by position; its length is the length of an epoch.
 
-    An epoch has each sentence with a salient span once. The order is a pure function of the seed and the position,
-    whatever the scheme masks and however many numbers it draws; a mask depends only on its sentence and the generator.
+    An epoch has each sentence with a salient span once. The sentence at a position depends only on the seed, whatever
+    the masking scheme masks and however many numbers it draws. A mask depends only on its sentence and the generator.
     """
 
     def __init__(self, settings: Pretrain, sentences: Sentences, mask_id: int, seed: int, vocabulary: Sequence[str]):
@@ -37,7 +37,7 @@ class QueryStream:
         return len(self._rows)
 
     def rows(self, start: int, count: int) -> np.ndarray:
-        """Return sentences at positions `start` to `start + count - 1` of the stream, int64 [count]."""
+        """Return the rows of the sentences at positions `start` to `start + count - 1`, int64 [count]."""
         found: np.ndarray = self._rows[self._order.take(start, count)]
         return found
 
@@ -66,7 +66,7 @@ class QueryStream:
 
 
 def place_null(settings: Pretrain, retriever: Retriever, stream: QueryStream) -> None:
-    """Initialise the null document with some training queries; the same at every call."""
+    """Initialise a new null vector, and calibrate the null document if configured, always with the same queries."""
     null_D, policy = retriever.embedder.null_vector, CandidatePolicy.of(settings)
     is_new = null_D is not None and not null_D.any()
     calibrates = settings.calibrate_null and policy.null

@@ -29,11 +29,11 @@ from realm_lab.engine.training.probes import StalenessProbe
 class RefreshedIndex:
     """The retriever's index while its embedder trains.
 
-    A refresh that the policy asks for at step s is searched from step s + delay_steps on, not sooner and not later:
-    the trainer embeds then, or waits for the `builder`, so that runs do not depend on the speed of a machine. If
-    nothing `moves`, because the document tower is not trained, the vectors stay and a refresh costs nothing. `cost_N`
-    are the floating-point operations of embedding each passage. The retriever's index starts at step 0. Call
-    `before_step` before every step; `metrics` and `measure` may be called between steps.
+    The index of a refresh that the policy asks for at step s is searched from step s + delay_steps on, not sooner and
+    not later: the trainer embeds then, or waits for the `builder`, so that runs do not depend on the speed of a
+    machine. `moves` is false if the document tower is not trained: the vectors stay, and a refresh costs nothing.
+    `cost_N` are the floating-point operations of embedding each passage. The retriever must have an index. Call
+    `before_step` before every step and `metrics` after it; `measure` may be called between steps.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class RefreshedIndex:
         self._pending: dict[int, Embedder | None] = {}  # step -> its weights, if they are needed later; ascending
         self._fresh: IndexGeneration | None = None  # index of the current weights, kept until the next step
         self._refreshes = 0  # indexes that came into use after the first
-        self.refresh_flops = 0.0  # floating-point operations so far, of refreshing and of checking for drift
+        self.refresh_flops = 0.0  # floating-point operations so far: refreshing, mapping queries, checking for drift
         self._age_sum, self._steps = 0.0, 0
         self._started = time.monotonic()
         self._busy_seconds = 0.0
@@ -140,7 +140,7 @@ class RefreshedIndex:
         """Return the age of the index that step `step` searched, and the cost of refreshing so far; call it every step.
 
         `index_staleness_steps_mean` is the mean over all steps so far: logging at intervals could always hit the same
-        point between two refreshes. The share of time is measured in this process.
+        point between two refreshes. `refresh_share_of_time` is measured in this process.
         """
         assert self._retriever.index is not None
         age = float(step - self._retriever.index.step)
@@ -166,7 +166,7 @@ class RefreshedIndex:
         return values
 
     def state(self) -> dict[str, Tensor]:
-        """Return the state for a checkpoint: the index with its weights, and every refresh that is under way."""
+        """Return the state for a checkpoint: the index, its weights if queries are stale, and refreshes under way."""
         index, snapshot = self._retriever.index, self._retriever.snapshot
         assert index is not None
         sums = [self.refresh_flops, self._age_sum, self._steps, self._refreshes]
@@ -186,7 +186,7 @@ class RefreshedIndex:
         return state
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the result of `state`; refreshes under way are submitted again."""
+        """Restore the result of `state`; refreshes under way are submitted to the builder again."""
         self.refresh_flops, self._age_sum, steps, refreshes = tensors["refresh.sums"].tolist()
         self._steps, self._refreshes = int(steps), int(refreshes)
         index = IndexGeneration(self._retriever.held(tensors["index.embeddings"]), int(tensors["index.step"]))

@@ -24,7 +24,7 @@ from realm_lab.errors import UserError
 from realm_lab.records.run import Flag
 
 LAST_STEPS = 20  # the accuracy of an attempt, and of the whole phase, is averaged over them
-LOW_ACCURACY = 0.5  # the run is flagged if the Inverse Cloze Task ends with a lower accuracy in the batch
+LOW_ACCURACY = 0.5  # the run is flagged if the in-batch accuracy of the Inverse Cloze Task ends below it
 JUDGED_STEPS = 100  # with fewer steps the accuracy is not judged, since a smoke test is too short to learn
 
 FEW_PASSAGES = 0.5  # the run is flagged if the Inverse Cloze Task can use a smaller share of the passages
@@ -117,7 +117,7 @@ class WarmStartTask:
         self.reader.train()
         self._models.zero_grad()
         count = drawn.masked_count
-        sums_2 = torch.zeros(2, dtype=torch.float64, device=self._device)  # read once at the end: the host waits for it
+        sums_2 = torch.zeros(2, dtype=torch.float64, device=self._device)  # read only at the end: the CPU waits for it
         groups = length_groups(drawn.batch.mask_BL.sum(1).numpy(), self._params.launch.token_budget)
         for group in groups:
             rows = torch.from_numpy(group)

@@ -1,9 +1,9 @@
 """The toy world's language: entity types, relations, how a fact may be worded, and the syllables of names.
 
 Each relation has two encyclopedia wordings (Z), three news wordings (X) that share no content words with them, and a
-question in either style. If its value is an entity, it also has a description of this entity in either style. The
-passage with the fact of a masked news statement is found only by a retriever that has learned which wordings mean the
-same.
+question in either style. If its value is an entity, it also has a description of this entity in either style. Only a
+retriever that has learned which wordings mean the same can single out the passage with the fact of a masked news
+sentence.
 """
 
 from __future__ import annotations
@@ -207,8 +207,8 @@ FILLERS: dict[str, tuple[str, ...]] = {
 }
 TAILS = tuple(_parts(_TAILS))
 
-# Frames that add an entity to a news sentence about another: at the end, or at the start, where a subject often is. The
-# added words occur in other wordings.
+# Frames that add another entity to a news sentence: at its end, or at its start, where the subject often is. The added
+# words occur in other wordings.
 BYSTANDERS = (
     "{news} according to a report from {f} .",
     "{news} says an old guide of {f} .",

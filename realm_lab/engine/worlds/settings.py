@@ -1,4 +1,4 @@
-"""The options of corpus source toy."""
+"""The options of corpus source `toy`."""
 
 from __future__ import annotations
 

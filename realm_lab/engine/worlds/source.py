@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 
 
 class ToySource:
-    """The world of a seed. A held-out sentence has one span to mask, never the subject of a fact."""
+    """The texts of a toy world. A held-out sentence has one span to mask, never the subject of a fact."""
 
     drops_duplicates = False  # passages with the same title and text are all kept
 
@@ -62,7 +62,7 @@ class ToySource:
         return ()
 
     def cuts(self, version: int) -> Iterator[Cut]:
-        """Return a version of Z; if X = Z, with the sentences of training entities."""
+        """Yield a version of Z; if X = Z, with the sentences about training entities."""
         world, first = self.world, 0
         for batch in batched(world.passages(version)):
             titles = self.encoder.encode([passage.title for passage, _ in batch])
@@ -84,8 +84,8 @@ class ToySource:
         return [[tokens] for tokens in self.encoder.encode(texts)]
 
     def pretrain_cuts(self) -> Iterator[Cut]:
-        """Yield news, with the rows that state the same facts. If X = Z, yield only held-out news, and the held-out
-        facts in the words of Z, which training sentences have too."""
+        """Yield news, each sentence with a row that states the same fact. If X = Z, yield only held-out news, and the
+        held-out facts in the wordings of Z, since training sentences have these wordings."""
         for split in SPLITS[1:] if self._is_same else SPLITS:
             for batch in batched(self.sentences(split)):
                 part = "sentences" if split == "train" else f"cloze_{split}"
@@ -99,8 +99,8 @@ class ToySource:
         return self.world.sentences(split)
 
     def _cut(self, passages: list[dict[str, object]], part: str, items: Sequence[tuple[Sentence, int, int]]) -> Cut:
-        """Return a Cut of passages and of sentences of one part. `items`: (sentence, its origin in `passages`, its gold
-        row)."""
+        """Return a Cut of passages and of sentences of one part. `items`: (sentence, origin: a row of `passages`, or of
+        Z if these are empty, gold row)."""
         dropped: Counter[str] = Counter()
         held_out = part != "sentences"
         encoded = self.encoder.encode([sentence.text for sentence, _, _ in items])

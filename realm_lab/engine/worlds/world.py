@@ -7,7 +7,7 @@ of development and test entities. A corpus update changes the value of some fact
 about entities outside the world teach a reader to use a passage without teaching it any fact.
 
 In the sharp world several entities share one name, so that a name finds more passages than are read. X has masks that
-no passage fills and masks that need no passage. Training questions ask for half of the relations.
+no passage answers and masks that need no passage. Training questions ask for half of the relations.
 
 Everything about an entity is a pure function of (seed, entity number), so a world of a million entities streams
 in bounded memory.
@@ -53,15 +53,15 @@ from realm_lab.engine.worlds.sentences import (
 from realm_lab.engine.worlds.settings import WorldOptions
 
 NAMES_KEPT = 1 << 16  # names remembered, so that a large world stays in bounded memory
-HELD_OUT_FRACTION = 0.2  # of the subjects, for each of dev and test
-CHAINS = 2  # questions of two hops about each value that is an entity
+HELD_OUT_FRACTION = 0.2  # of the names of entities, for each of dev and test
+CHAINS = 2  # facts of each value that is an entity, which questions of two hops ask for
 
 
 class Value(NamedTuple):
-    """The content of a fact."""
+    """The value of a fact: its text, and the entity that it names."""
 
     text: str
-    entity: int | None  # its number, if the value is an entity
+    entity: int | None  # its number; None: the value is no entity
 
 
 class Chain(NamedTuple):
@@ -98,7 +98,7 @@ class ToyWorld:
 
     @property
     def name_pieces(self) -> list[str]:
-        """Parts of names and years."""
+        """Wordpieces of names and years."""
         years = ["17", "18", "19", *(f"##{number:02d}" for number in range(100))]
         return [*self._first, *(f"##{text}" for text in self._second), *years]
 
@@ -118,7 +118,7 @@ class ToyWorld:
         return "dev" if share < 2 * HELD_OUT_FRACTION else "train"
 
     def _name(self, number: int) -> str:
-        """Return the name with this number: numbers of entities come first, then those of pools, then of fillers."""
+        """Return name `number`: names of entities come first, then names in pools, then names of filler entities."""
         code = self._names(number)
         parts = []
         for number in range(self.pieces_per_name - 1):
@@ -127,7 +127,8 @@ class ToyWorld:
         return self._first[code] + "".join(parts)
 
     def facts(self, entity: int) -> list[tuple[Relation, str, str]]:
-        """Return (relation, value, value after the corpus update) of an entity; equal if nothing changed."""
+        """Return (relation, value, value after the corpus update) of each fact of an entity; without a change the
+        values are equal."""
         return [(relation, old.text, new.text) for relation, old, new in self._facts(entity)]
 
     def _facts(self, entity: int) -> list[tuple[Relation, Value, Value]]:
@@ -151,7 +152,7 @@ class ToyWorld:
         return Value(self.subject(other), other)
 
     def _another(self, kind: str, entity: int, rng: np.random.Generator) -> int:
-        """A random entity of a type, of another name than `entity`."""
+        """Draw an entity of type `kind`, with another name than `entity` has."""
         while True:
             other = int(rng.integers(self.entities // len(TYPES))) * len(TYPES) + TYPES.index(kind)
             if self.subject(other) != self.subject(entity):
@@ -163,7 +164,7 @@ class ToyWorld:
         return len(self.stated(0))
 
     def in_sentences(self, entity: int) -> list[int]:
-        """The facts of an entity that Z states as sentences."""
+        """The numbers of the facts of an entity that Z states as sentences."""
         return [*range(FACTS)]
 
     def stated(self, entity: int) -> list[tuple[str, list[int]]]:
@@ -203,7 +204,7 @@ class ToyWorld:
         return (value,)
 
     def bodies(self, entity: int, version: int = 0) -> tuple[list[list[Sentence]], list[Sentence]]:
-        """The sentences of each passage of an entity, and each of its facts in its other wording of Z."""
+        """Return the sentences of each passage of an entity, and each of its facts in the fact's other wording of Z."""
         subject, kind = self.subject(entity), self.type_of(entity)
         rng = numpy_generator(self.seed, "passages", entity)
         pairs, restated = self.pairs(entity, version, rng)
@@ -215,7 +216,8 @@ class ToyWorld:
         return bodies, restated
 
     def pairs(self, entity: int, version: int, rng: np.random.Generator) -> tuple[list[list[Sentence]], list[Sentence]]:
-        """Return for each fact a sentence with it and a filler, in either order, and each fact in its other wording."""
+        """Return for each fact two sentences in either order, the fact and a filler; and each fact in its other wording
+        of Z."""
         subject, kind = self.subject(entity), self.type_of(entity)
         pairs, restated = [], []
         for relation, old, new in self.facts(entity):
@@ -353,7 +355,7 @@ class ToyWorld:
                 yield Chain(f"{self._article(entity)}/{first}/{second}", texts, *end)
 
     def articles(self, count: int) -> Iterator[Article]:
-        """Yield filler articles for BERT training, about entities outside the world in the same language."""
+        """Yield filler articles for the reader's BERT training: the same language, about entities outside the world."""
         rng = numpy_generator(self.seed, "articles")
         for _ in range(count):
             kind = TYPES[int(rng.integers(len(TYPES)))]

@@ -8,7 +8,7 @@ Bad input is a UserError that names file, line (or article and paragraph) and re
 of no use is left out and counted by reason in the `dropped` argument.
 """
 
-# From the general to the special: of the formats that match, the one registered last reads a file.
+# From the general to the special: of realm_lab's formats that match, the one registered last reads a file.
 from realm_lab.engine.corpus.readers import documents, pictures, questions, squad  # noqa: F401
 from realm_lab.engine.corpus.readers.counts import FileCounts, count_inputs
 from realm_lab.engine.corpus.readers.inputs import InputFile, digest_input, input_files

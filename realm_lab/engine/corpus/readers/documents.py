@@ -20,7 +20,7 @@ from realm_lab.engine.corpus.text_files import HEAD_BYTES, plain_name, read_head
 from realm_lab.errors import UserError
 
 _TAG = re.compile(r"O|[BIESLUM]-[A-Za-z]\S*")
-LONGEST_PARAGRAPH = 100_000  # characters: a text without blank lines is cut at line ends
+LONGEST_PARAGRAPH = 100_000  # characters: a longer one is cut at a line end
 
 
 def _paragraphs(file: InputFile, dropped: Dropped) -> Iterator[Document]:
@@ -47,7 +47,7 @@ def _paragraphs(file: InputFile, dropped: Dropped) -> Iterator[Document]:
 
 
 def _table(head: str) -> str:
-    """Describe the head of a file if each of its lines has the same columns; "" for text."""
+    """Describe the table in a file's head: words with their tags, or lines of equally many columns; "" for text."""
     is_cut = len(head.encode()) > HEAD_BYTES - 4  # a character cut at the end leaves out up to 3 bytes
     lines = head.split("\n")[: -1 if is_cut else None]
     lines = [line.strip("\r") for line in lines if line.strip() and not line.startswith(("#", "-DOCSTART-"))]
@@ -61,13 +61,13 @@ def _table(head: str) -> str:
 
 
 def text_document(record: Record, dropped: Dropped, key: str = "text") -> Iterator[Document]:
-    """A text under `key`, with its id and title if there are any."""
+    """Yield the text under `key` as a document, with the record's id and title if it has them."""
     identity, title = record.identity(), record.text("title").strip()
     yield Document(identity, title, record.field(key, str), title or identity)
 
 
 def _marked(record: Record, dropped: Dropped) -> Iterator[Document]:
-    """A text whose salient spans are given, such as the links that people set in it."""
+    """Yield a text whose salient spans the record lists, such as the links that people set in it."""
     identity, title, text = record.identity(), record.text("title").strip(), record.field("text", str)
     spans = []
     for given in record.field("spans", list):

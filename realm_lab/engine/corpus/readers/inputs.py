@@ -30,7 +30,7 @@ class InputFile(NamedTuple):
 
     @property
     def is_renamed(self) -> bool:
-        """True if `name` is longer than the file's name, because another file has the same."""
+        """True if `name` is longer than the file's name, because another input file has the same file name."""
         return self.name != _name(self.path, 0)
 
 
@@ -68,8 +68,8 @@ def _name(path: Path, length: int) -> str:
 
 
 def files_of(name: Path | str, split: Split | None = None) -> list[Path]:
-    """Return the files that an input names, in order. Parquet files of several splits are reduced to `split`, or to
-    `train`. A BEIR folder gives its documents, or with `split` the judgements of this split."""
+    """Return the files that an input names, in order. If the Parquet or TFRecord files of a folder have splits, return
+    those of `split`, or of `train`. A BEIR folder gives its documents, or with `split` the judgements of this split."""
     folder = dataset(name) if is_dataset(name) else Path(name)
     if not folder.is_dir():
         return [folder]
@@ -109,7 +109,7 @@ def _beir(folder: Path, name: str) -> Path:
 
 
 def find_queries(qrels: Path) -> tuple[Path | None, Path]:
-    """Return the file with the texts of judged queries, if there is one, and where it should be. The file is
+    """Return the file with the texts of judged queries, if there is one, and its expected path. The file is
     queries.jsonl in the folder above or in the same folder (BEIR), a table with `queries` in its name instead of
     `qrels` (MS MARCO), or the only file in the folder with `queries` in its name (NIST)."""
     named = qrels.with_name(re.sub("qrels", "queries", qrels.name, flags=re.IGNORECASE))

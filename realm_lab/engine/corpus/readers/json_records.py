@@ -42,7 +42,7 @@ class Record(NamedTuple):
     """One record of a file: its fields, and its position for error messages."""
 
     file: InputFile  # its name is the first part of generated ids
-    number: int  # from 1; in JSON lines the line
+    number: int  # from 1 (paragraphs of SQuAD: from 0); in JSON lines the line
     fields: Any  # any JSON value; `field` requires a dictionary
     remedy: str  # the expected form
     dropped: Dropped  # counts ids that are not read
@@ -90,7 +90,7 @@ class Record(NamedTuple):
         """Return the record's id as text: the first of `keys` (default: DOCUMENT_IDS) that it has, else its file and
         number.
 
-        A further id, or an id under a key that is not read, is counted in `dropped`.
+        Another id under a further key, or an id under a key that is not read, is counted in `dropped`.
         """
         given = self.given_id(*(keys or DOCUMENT_IDS))
         if given is not None:
@@ -169,7 +169,7 @@ def record_reader(
 
 
 def records(file: InputFile, remedy: str, dropped: Dropped) -> Iterator[Record]:
-    """The records of a file, streaming."""
+    """Yield the records of a file one by one."""
     path = file.path
     head = read_head(path)
     if head == PARQUET:
@@ -255,7 +255,7 @@ def parse(text: str, path: Path, line: int | None = None) -> Any:
 
 
 def passage_id(title: str, text: str) -> str:
-    """Return an id made of the content, so that a passage with several questions is one document."""
+    """Return an id made of title and text, so that a passage with several questions is one document."""
     return f"{title}#{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

@@ -134,7 +134,7 @@ class _OwnIds:
 
     def __init__(self) -> None:
         self._contents = HashNumbers()  # hash of an id -> 31 bits of the hash of its document's content
-        self._others: dict[str, set[int]] = {}  # id of several documents -> all their contents except the first
+        self._others: dict[str, set[int]] = {}  # id of several documents -> hashes of their contents except the first
 
     def of(self, document: Document) -> str | None:
         """Return the document's id, or the next free id if another has it; None for a copy of an earlier document."""
@@ -150,7 +150,7 @@ class _OwnIds:
         return next(identity for identity in numbered if self._add(identity, content) is None)
 
     def _add(self, identity: str, content: int) -> int | None:
-        """Return the content that the id already has; None if the id is new."""
+        """Return the hash of the content that the id already has; None if the id is new."""
         before = len(self._contents)
         found = self._contents.setdefault(text_hash(identity), content)
         return found if len(self._contents) == before else None
@@ -174,9 +174,9 @@ def read_questions(
     """Read the questions of the files of a parameter, each with text, a unique id, and a usable answer or judged
     documents.
 
-    Answers are stripped (regular expressions are not) and duplicates are merged; dropped questions are
-    counted in `dropped`. An invalid regular expression is counted and stays, so that evaluation scores its question as
-    the released code does (wrong). Copies, `wanted` and errors: as `read_documents`.
+    Answers are stripped (regular expressions are not), and equal answers of a question are merged. Dropped questions
+    are counted in `dropped`. An invalid regular expression is counted and kept as an answer that matches nothing, as in
+    the released code. Copies, `wanted` and errors: as in `read_documents`.
     """
     dropped = Dropped() if dropped is None else dropped
     found: dict[Question, InputFile] = {}

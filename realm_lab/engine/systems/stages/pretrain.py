@@ -1,4 +1,4 @@
-"""REALM pre-training of one run: from its context to a task of the training loop."""
+"""REALM pre-training of one run: its models, index and reward as a task of the training loop."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from realm_lab.records.run import StageRun
 
 
 def pretrain(context: Context, run: StageRun) -> None:
-    """REALM pre-training, from the warm start unless the parameters set something else. With `pretrain.changes`, every
-    change makes another task, which continues with the state of the one before."""
+    """REALM pre-training, from the warm start unless the parameters set something else. At each step with
+    changes (`pretrain.changes`), another task takes over the state of the task before."""
     phases, made = context.params.phases(), dict[int, tuple[PretrainTask, Reader]]()
     with ExitStack() as stack:
 
@@ -59,7 +59,7 @@ def pretrain_task(
     context: Context, run: StageRun, stack: ExitStack, null_from: int | None = None
 ) -> tuple[PretrainTask, Reader]:
     """Return pre-training as a task of the loop, and its reader. The task's builder, if any, is closed with `stack`.
-    `null_from`: the step at which the task's null document replaces that of the task before."""
+    `null_from`: the step at which a new null document replaces the one of the task before; None: it stays."""
     params, seed = context.params, context.run.seed
     reader, embedder, null_offset = initial_state(context, "pretrain")
     compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)

@@ -49,8 +49,8 @@ def warm_start(context: CorpusContext, run: StageRun) -> None:
 
 
 def _initial_encoder(context: CorpusContext, reader: Reader) -> AnyEncoder | None:
-    """Return the initial Transformer of the towers; None: from scratch. If it is the reader's, WarmStartTask copies it
-    again after the reader's warm start."""
+    """Return the initial Transformer of the towers; None: from scratch. If it is the reader's,
+    WarmStartTask copies the reader's weights again once the reader is trained."""
     start = context.params.warm_start.embedder.initial_encoder
     checkpoint = context.params.model.checkpoint
     if start == "checkpoint" and checkpoint is not None:
