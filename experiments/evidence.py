@@ -1,4 +1,4 @@
-"""The ceiling of real_entities.yaml: a reward for the passages that are known to support the masked words."""
+"""The variant `oracle` of real_entities.yaml: a reward for passages that are known to support the masked words."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from realm_lab import FILE, RewardRequest, Section, UserError
 
 
 class Table(Section):
-    """The option of `evidence`."""
+    """Options of the reward `evidence`."""
 
     file: Annotated[str, FILE]
     """JSON lines of {sentence, evidence_ids}: the sentence as it is written, with its one marked span."""
 
 
 def evidence(request: RewardRequest, options: Table) -> np.ndarray:
-    """Return, for each candidate's document, True if it supports the sentence."""
+    """Return bool [K], true if the passage's document supports the sentence. UserError: the file lacks the sentence."""
     table = _read(options.file)
     if request.sentence.text not in table:
         raise UserError(f"the sentence '{request.sentence.text[:60]}' is missing", "make it again", path=options.file)

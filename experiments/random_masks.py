@@ -1,6 +1,6 @@
-"""Parts of random masks, for random_masks.yaml: only ordinary words, only the subject's name, or a part of an object.
+"""Masking schemes of random_masks.yaml: only ordinary words, only the subject's name, or a part of an object.
 
-In the toy world salient spans are objects, and a word of several wordpieces outside of them is the name of the subject.
+In the toy world salient spans are objects, and a word of several wordpieces outside these spans is the subject's name.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from realm_lab.engine.masking import MaskRequest
 
 
 def ordinary_words(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
-    """A share `rate` of the sentence's wordpieces, at least one, none of a name or of a salient span."""
+    """Choose a share `rate` of all wordpieces, in ordinary words: none of the subject's name or of a salient span."""
     return _some(request, np.setdiff1d(_outside(request), _subject(request)), generator)
 
 
 def subject_name(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
-    """A share `rate` of the sentence's wordpieces, in the subject's name; in ordinary words if it has no such name."""
+    """Choose at most a share `rate` of all wordpieces, in the subject's name; in ordinary words if no name is found."""
     name = _subject(request)
     return _some(request, name if len(name) else _outside(request), generator)
 
 
 def part_of_an_object(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
-    """One wordpiece of one salient span."""
+    """Choose one wordpiece of one salient span."""
     first, end = request.spans[int(generator.integers(len(request.spans)))]
     return generator.integers(first, end, size=1)
 

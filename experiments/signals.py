@@ -1,4 +1,4 @@
-"""The prediction of signals.yaml: a section of its report. `python -m experiments.signals` measures the cosines."""
+"""The section `prediction` in the report of signals.yaml. `python -m experiments.signals` measures the cosines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ESTIMATES = {"top 12": "marginal", "reinforce draws 1": "reinforce", "jsa draws 
 
 
 class Prediction(ReportSection):
-    """Rank correlations, on each seed, of a signal's cosine and bias at step 30 with recall@5 at the end."""
+    """Rank correlations over the signals, on each seed: their cosine and bias at step 30 with recall@5 at the end."""
 
     name = "prediction"
     heading = "Does the cosine predict recall?"
@@ -32,7 +32,7 @@ class Prediction(ReportSection):
 
     @functools.cached_property
     def measured(self) -> list[dict[str, Any]]:
-        """A dict for each run whose signal was measured: cell, seed, cosine, bias and recall."""
+        """A dict for each run with a measured signal and a recall@5: cell, seed, cosine, bias and recall."""
         ends = self.report.results.set_index(["cell", "seed"])["recall_at_5"].dropna().to_dict()
         with COSINES.open(encoding="utf-8", newline="") as file:
             rows = [(row["cell"], int(row["seed"]), row) for row in csv.DictReader(file)]
@@ -45,7 +45,7 @@ class Prediction(ReportSection):
 
     @functools.cached_property
     def correlations(self) -> dict[str, dict[int, float]]:
-        """Spearman's correlation with recall by seed, of the cosine and of the bias."""
+        """`cosine` and `bias` -> seed -> Spearman's correlation with recall, over the signals."""
         found: dict[str, dict[int, float]] = {"cosine": {}, "bias": {}}
         for seed in sorted({one["seed"] for one in self.measured}):
             runs = [one for one in self.measured if one["seed"] == seed]
@@ -68,7 +68,7 @@ class Prediction(ReportSection):
 
     @property
     def note(self) -> str:  # type: ignore[override]
-        """The answer, with its interval."""
+        """The mean correlations, and the interval and p of the cosine's."""
         cosine, bias = (list(one.values()) for one in self.correlations.values())
         interval = t_interval(cosine)
         return (

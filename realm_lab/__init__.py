@@ -11,13 +11,13 @@ __version__ = "0.1.0"
 ENGINE_VERSION = 4
 
 # A thread of OpenMP that waits for the others burns its core, by default for milliseconds: if another program has taken
-# a core, a step takes many times as long. OpenMP reads this when torch is loaded, which is later than here.
+# a core, a step takes many times as long. OpenMP reads these variables when torch is loaded, so they are set before.
 if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
-    os.environ["GOMP_SPINCOUNT"] = "20000"  # GNU, as in the wheels of Linux
+    os.environ["GOMP_SPINCOUNT"] = "20000"  # of GNU's OpenMP, as in torch's wheels for Linux
 if not {"OMP_WAIT_POLICY", "KMP_BLOCKTIME"} & os.environ.keys():
-    os.environ["KMP_BLOCKTIME"] = "1"  # milliseconds; Intel's and LLVM's
+    os.environ["KMP_BLOCKTIME"] = "1"  # milliseconds; of Intel's and LLVM's OpenMP
 
-# The public names and their modules. They are imported when they are first used: `import realm_lab` costs nothing.
+# The public names and their modules. A module is imported when a name is first used: `import realm_lab` costs nothing.
 _PUBLIC = {
     "load_run": "api",
     "results": "api",

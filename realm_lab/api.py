@@ -59,7 +59,7 @@ class FinishedRun:
         return ask(self.context, question, k, retriever)
 
     def fill(self, sentence: str, k: int = 5) -> Filling:
-        """Fill the [MASK] of a sentence with the model before fine-tuning."""
+        """Fill the [MASK] of a sentence by the run's model as it was before fine-tuning."""
         from realm_lab.engine.systems.ask import fill
 
         return fill(self.context, sentence, k)
@@ -104,7 +104,7 @@ def load_run(name: PathLike, root: PathLike = ".") -> FinishedRun:
         at = f" at {found.stage}" if found.stage else ""
         raise UserError(f"'{name}': not finished ({found.state}{at}); {remedy}")
     system = record.system
-    if study is not None:  # it names a custom system as `package.module:Class`; run.json has only the system's name
+    if study is not None:  # study.json names a custom system as `package.module:Class`, run.json has only its name
         system = next(study.cell(run.cell).system for run in study.runs if run.name == record.name)
     limit_threads(params.launch.threads)
     return FinishedRun(record.name, record, Context(replace(record, system=system, params=params), Path(root)))

@@ -19,7 +19,7 @@ SIMILAR = 0.61  # of difflib's ratio, 0 to 1: below it a suggestion misleads (--
 class Written:
     """Mixin for the type of a value that a person wrote: `path` is the file or flag, `line` the line in it.
 
-    Booleans and None cannot have such a type; their names in a dictionary have it. Copies and pickles are plain.
+    Booleans and None cannot have such a type; in a dictionary their names have the line. Copies and pickles are plain.
     """
 
     path: object = ""
@@ -34,7 +34,7 @@ KINDS_WRITTEN = {kind: type(kind.__name__, (Written, kind), {}) for kind in (str
 
 
 def written(value: Any, path: object, line: int | None = None) -> Any:
-    """Return a value with the path and the line where a person wrote it; booleans and None as they are."""
+    """Return a value with the path and the line where a person wrote it; booleans and other types as they are."""
     kind = next((kind for kind in KINDS_WRITTEN if isinstance(value, kind)), None)
     if kind is None or isinstance(value, bool):
         return value
@@ -101,7 +101,7 @@ class UserError(ValueError):
 
 @contextmanager
 def placed(value: object, prefix: str = "") -> Iterator[None]:
-    """Attach the path and line of a written value, and a prefix, to errors raised inside that have none."""
+    """Attach the path and line of a written value, and a prefix, to a UserError raised inside without a path."""
     try:
         yield
     except UserError as error:
@@ -122,7 +122,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return the remedy for an unknown name: the closest known name, or else a list of all known ones."""
+    """Return the remedy for an unknown name: the closest known name, or else a list of the first known ones."""
     names = list(known)
     if near := nearest(name, names):
         return f"did you mean '{near}'?"
@@ -131,7 +131,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def lacks_engine(error: BaseException) -> TypeGuard[ModuleNotFoundError]:
-    """True for the error that a module of the extra `engine` is not installed."""
+    """True if the error is that a module of the extra `engine` is not installed."""
     return isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in ENGINE
 
 

@@ -1,4 +1,4 @@
-"""The command line: one function per command; heavy imports are inside it."""
+"""The command line: one function per command; heavy imports are inside these functions."""
 
 from realm_lab.cli.parser import build_parser, main
 

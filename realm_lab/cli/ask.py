@@ -34,7 +34,7 @@ def add_ask(add: Add) -> None:
 
 
 def _run_ask(options: argparse.Namespace) -> None:
-    """Print one system's answer, or those of several in turn; one without an answer does not stop the others."""
+    """Print the answer of one or several systems in turn; an error of one system does not stop the next."""
     systems = (options.system or "").split(",")
     if options.finished or len(systems) == 1:
         return _ask(options)
@@ -117,7 +117,7 @@ def _show(
     columns: tuple[str, str],
     best: int | None,
 ) -> None:
-    """Print the answers and their run, then the candidates; the answer's span is highlighted in its passage.
+    """Print the answers and their run, then the candidates; the answer of each passage is highlighted in it.
     `columns`: titles of the reader's probability, and of the passage's answer."""
     from rich.console import Console
     from rich.table import Table

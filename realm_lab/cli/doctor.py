@@ -61,8 +61,8 @@ class Diagnosis(NamedTuple):
 
 
 def examine(params: Params | None, root: Path, fault: UserError | None = None) -> Iterator[Diagnosis]:
-    """Check this machine, a diagnosis at a time. `params` is None if the parameters cannot be read; `fault` is then the
-    error."""
+    """Check this machine and the parameters, a diagnosis at a time. `params`: None if they cannot be
+    read; `fault` is then the error."""
     yield _python()
     yield from _packages()
     yield from _devices()
@@ -93,7 +93,7 @@ def examine_study(
 
 
 def with_gate(gate: Gate) -> list[Diagnosis]:
-    """Report the measurements of the gate, and each reason why pre-training will not learn."""
+    """Return the measurements of the gate (`doctor --corpus`), and each reason why pre-training will not learn."""
     from realm_lab.engine.evaluation.gate import LEAST_NATS, LEAST_SHARE
 
     about = f"{gate.with_answer} of {gate.spans} spans have one among the first passages"
@@ -206,7 +206,7 @@ def _packages() -> Iterator[Diagnosis]:
 
 
 def _plugins_not_installed(pyproject: Path) -> list[str]:
-    """Return the plug-ins of a checkout that was updated after it had been installed."""
+    """Return the plug-ins of a checkout's pyproject.toml that are not installed, since the checkout is newer."""
     written = tomllib.loads(pyproject.read_text())["project"] if pyproject.exists() else {}
     if written.get("name") != realm_lab.__name__:
         return []
@@ -312,7 +312,7 @@ def _inputs(params: Params, root: Path) -> Iterator[Diagnosis]:
 
 
 def _folder(key: str, name: str, path: Path, params: Params) -> Diagnosis:
-    """Check that a file or folder exists; a checkpoint must be usable."""
+    """Return the diagnosis of a file or folder that exists; a checkpoint must be usable."""
     from realm_lab.engine.corpus.vocabulary import load_tokenizer
     from realm_lab.engine.params.checkpoint import check_checkpoint, check_positions
     from realm_lab.engine.params.frozen import causal

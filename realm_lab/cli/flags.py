@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from realm_lab.engine.params.parameters import Params
     from realm_lab.engine.systems.context import Context
 
-Add = Callable[..., argparse.ArgumentParser]  # add(GROUP, NAME, function, summary): a command; GROUP "": not in --help
+Add = Callable[..., argparse.ArgumentParser]  # add(GROUP, NAME, function, summary); GROUP "": a command not in --help
 
 
 def add_everywhere(verb: argparse.ArgumentParser) -> None:

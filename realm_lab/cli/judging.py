@@ -1,4 +1,4 @@
-"""The commands `verdict` and `claims`: runs of any program and texts, judged by results."""
+"""The commands `verdict`, which judges runs of any program, and `claims`, which checks texts against results."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _run_verdict(options: argparse.Namespace) -> int:
         from realm_lab.evidence.calibrated import show_calibration
 
         if "source" not in given or given - {"calibrate", "source", "json"}:
-            raise UserError("--calibrate: name a study, alone", remedy="for example verdict --calibrate table2")
+            raise UserError("--calibrate: name only a study", remedy="for example verdict --calibrate table2")
         show_calibration(options.root, options.source, as_json=options.json)
         return 0
     if options.page:

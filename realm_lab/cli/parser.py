@@ -1,4 +1,4 @@
-"""The command line: a command for each stage of the pipeline, for studies, and to inspect a project.
+"""The command line: commands for the pipeline, for studies, and to inspect a project.
 
 Everything heavy is imported inside a command, so that help and error messages come at once.
 """

@@ -96,7 +96,7 @@ def _run_report(options: argparse.Namespace) -> None:
         pipeline.put_back(options.root)
     folders = [options.root / "reports" / name for name in ("", "reference")]
     if options.study and not any((folder / options.study).is_dir() for folder in folders):
-        recorded(options.study, options.root)  # an error with the nearest name
+        recorded(options.study, options.root)  # raises an error with the nearest name
     of = f"the report of {options.study}" if options.study else "all reports"
     with Console(stderr=True).status(f"writing {of}"):
         from realm_lab.evidence.report.report import report  # pandas and matplotlib take a second to import

@@ -38,7 +38,8 @@ def add_mirror(add: Add) -> None:
 def _run_mirror(options: argparse.Namespace) -> int:
     uri = options.uri or os.environ.get("MLFLOW_TRACKING_URI")
     has_params = options.params or (options.root / "params.yaml").exists()
-    params = params_of(options) if has_params and (options.tracker or not uri) else None  # may list its plug-in
+    # params.yaml may list the plug-in that registers the tracker
+    params = params_of(options) if has_params and (options.tracker or not uri) else None
     uri = uri or (params.launch.tracking_uri if params else None)
     from realm_lab.engine.params.load import chosen
     from realm_lab.lab.project import studies_of

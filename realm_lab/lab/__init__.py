@@ -1,1 +1,1 @@
-"""Studies on any engine: the study file, the runs it wants, launchers, status."""
+"""Studies on any engine: study files, the runs that a study wants, launchers, status."""

@@ -1,9 +1,9 @@
 """`python -m realm_lab.lab.effective FOLDER`: write files that DVC compares before each of its other stages.
 
 parameters.json has params.yaml with its preset filled in. keys.json has a digest of the keys of each stage of the
-default pipeline; keys also change with the content of files. code.json has, for each stage, a digest of its code and
-of the code of the stages before it. studies/NAME.json has such digests for a study that dvc.yaml names, and the changes
-of its code. DVC runs this module first, so that wrong parameters are refused before any work.
+default pipeline, which also change with the content of input files. code.json has, for each stage, a digest of its code
+and of the code of the stages before it. studies/NAME.json has such digests for a study that dvc.yaml names, and the
+changes of its code. DVC runs this module first, so that wrong parameters are refused before any work.
 """
 
 import sys
@@ -29,8 +29,8 @@ AFTER = {"evaluate": ("realm_lab.evidence.report.default_run",), "report": ("rea
 
 
 def write_effective(source: Path, folder: Path) -> None:
-    """Write every parameter with its value, and digests of keys and code. UserError: a wrong parameter, or an unknown
-    name."""
+    """Write every parameter with its value, and digests of keys and code. UserError: a parameter or a
+    study is wrong."""
     params = load(source)
     runs = default_plan(params).runs
     write_json(folder / "parameters.json", params.model_dump(mode="json"))

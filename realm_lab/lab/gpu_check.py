@@ -44,7 +44,7 @@ SHORT = {
 STOPPED_AFTER = 5
 SEARCHED_ROWS, QUERIES, DIMENSION, COUNT = 100_000, 64, 128, 20
 PRODUCT_SIZE = 1024
-BFLOAT16_ERROR = 2.0**-7  # most relative error of a product: its factors are rounded to 8 bits, its sums are not
+BFLOAT16_ERROR = 2.0**-7  # most relative error of a product: factors and results are rounded to 8 bits, sums are not
 SAME = 1e-3  # relative difference of losses between two devices, after a few steps
 GIB = 2**30
 Said = tuple[bool | None, str]  # passed or not (None: for information), and the finding
@@ -171,7 +171,7 @@ class _Training:
         )
 
     def resumes(self) -> Said:
-        """Check that a resumed run equals an uninterrupted one to the bit; open if two uninterrupted ones differ."""
+        """Check that a resumed run equals an uninterrupted one to the bit; None if two uninterrupted ones differ."""
         self._losses("again", self._device)
         StoppingInterval.stops.add(STOPPED_AFTER)
         with suppress(SystemExit):

@@ -1,4 +1,4 @@
-"""`realm-lab status --runs` and `gc`: list the contents of runs/, and delete folders that nothing needs."""
+"""`realm-lab status --runs` and `gc`: list the runs in runs/, and delete folders that nothing needs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def process_logs(root: Path, run: Run) -> list[Path]:
 
 def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:
     """Find folders that nothing needs: runs that no study and no report names, and stages, corpora, embeddings, BM25
-    indexes and tables of likelihoods that no other run uses. Only folders that realm_lab wrote are among them.
+    indexes and tables of likelihoods that no kept run uses. Only folders that realm_lab wrote are among them.
 
     The studies in `forget` need nothing, and their folders are found too. Folders of a running process or a queued job
     are kept, with all inputs of its run. `default` needs the runs of the present params.yaml and those that ran
@@ -109,8 +109,8 @@ def _stages(run: Run) -> set[str]:
 
 
 def _unread_tables(root: Path, kept: Sequence[Run]) -> list[Path]:
-    """Find tables of likelihoods by causal language models that no kept run names. If the model of a kept run is
-    missing, find none, since the table of that run is then unknown."""
+    """Find tables of likelihoods whose causal language model no kept run names. If the model of a kept run is missing,
+    find none, since the table of that run is then unknown."""
     named = {run.params["pretrain"].get("causal_checkpoint") for run in kept if "pretrain" in run.params}
     paths = [root / name for name in named if name]
     if not all(path.exists() for path in paths):

@@ -1,6 +1,6 @@
 """The interface of a launcher, and the launchers of this machine, with their choice of the next task.
 
-A launcher gets all tasks at once. Its caller calls `poll` until nothing waits or runs: each call collects
+A launcher gets tasks by `submit`. Its caller then calls `poll` until nothing waits or runs: each call collects
 ended tasks and starts ready ones. The run folders decide: a task is complete without a start if another process has
 done its stages meanwhile, and waits while another process works on one of its stages. So two sweeps of one
 study share the work, and repeat no finished or failed task; a killed sweep continues when it is run again.
@@ -56,7 +56,7 @@ SETTINGS = {
     "array": "array_parallelism",
 }
 RANKS = {"ntasks", "ntasks-per-node", "tasks-per-node"}  # launch.ranks is used instead
-# Options that realm_lab uses to find the jobs of a study, and options that make sbatch submit nothing or print no id.
+# Options that realm_lab and submitit set, and options that make sbatch submit nothing, wait, or print another text.
 OURS = {"dependency", "job-name", "output", "error", "open-mode", "wrap", "test-only", "parsable", "quiet", "wait"}
 SHORT = {
     "p": "partition", "A": "account", "q": "qos", "C": "constraint", "N": "nodes", "c": "cpus-per-task", "t": "time",
@@ -66,7 +66,7 @@ SHORT = {
 
 
 class Part(BaseModel):
-    """A group of keys in a file, frozen. Its values keep their line; an unknown key is an error."""
+    """A group of keys in a file, frozen. Its values know their line, for errors. An unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -77,14 +77,14 @@ class Part(BaseModel):
 
 
 class LocalOptions(Part):
-    """Tasks in processes of this machine."""
+    """Settings of the launcher `local`: tasks in processes of this machine."""
 
     processes: Annotated[int, Field(ge=1)] | None = None
     """Number of tasks at a time; empty: `launch.processes`, else as many as there are cores or GPUs for them."""
 
 
 class SlurmOptions(Part):
-    """Resources of each job, and queue settings. Empty keys are left to the cluster."""
+    """Settings of the launcher `slurm`: resources of each job, and its queue. Empty keys are left to the cluster."""
 
     partition: str | None = None
     """Partition, or several with commas."""
@@ -141,7 +141,7 @@ class LauncherSettings(Part):
 def on_cluster(
     settings: LauncherSettings, root: Path, profile: str | None, given: Mapping[str, Any]
 ) -> LauncherSettings:
-    """Override a study's settings by a profile, and both by the settings `given`. A profile is a file, or a name in
+    """Override a study's settings of SLURM by a profile, and both by those `given`. A profile is a file, or a name in
     ROOT/profiles or ~/.config/realm_lab. UserError: no such file, or no such setting."""
     values, where = settings.slurm.model_dump(exclude_unset=True), "--slurm"
     if profile is not None:
@@ -181,7 +181,7 @@ def instead_of(option: str) -> str:
 
 
 def no_setting(key: str, settings: Iterable[str]) -> str:
-    """Return the setting to write instead of an unknown one."""
+    """Return the remedy for an unknown setting of SLURM."""
     near = nearest(key, settings)
     guess = f"did you mean '{near}'?" if near else f"an option of sbatch goes under additional: {{{key}: ...}}"
     return instead_of(key) or guess
@@ -209,8 +209,8 @@ def launcher_of(
     profile: str | None = None,
     given: Mapping[str, Any] = MappingProxyType({}),
 ) -> Launcher:
-    """Return a launcher for the tasks of a study: the `chosen` one; else SLURM if a profile or settings of it are
-    `given`; else the one that the study's settings name. UserError: no such launcher or profile, or a wrong setting."""
+    """Return a launcher for the tasks of a study: the `chosen` one; else SLURM's if a `profile` or settings of SLURM
+    are `given`; else the one that the study's settings name. UserError: no such launcher, profile or setting."""
     on_queue = profile is not None or bool(given)
     if on_queue:
         settings = on_cluster(settings, root, profile, given)
@@ -229,7 +229,7 @@ def detached_launchers(study: str, root: Path) -> Iterator[Launcher]:
 
 class Launcher:
     """Base class of launchers, which run tasks. It keeps the tasks with their states, in order, and chooses the next
-    task for this machine. A subclass has `poll`."""
+    task for this machine. A subclass defines `poll`."""
 
     name: str
     detached = False  # True: jobs go on when this process ends
@@ -241,14 +241,14 @@ class Launcher:
         self.tasks: dict[str, Task] = {}
         self.states: dict[str, StageState] = {}
         self._looked_at: dict[str, float] = {}
-        self._failed: dict[str, list[Status]] = {}  # task -> its failed stages when it was accepted
+        self._failed: dict[str, list[Status]] = {}  # task -> statuses of its failed stages when it was accepted
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Raise a UserError for tasks that could not be started; called before anything is written."""
 
     def preview(self, tasks: Sequence[Task]) -> Iterable[str]:
-        """Yield lines of `--dry-run` about how tasks are started; nothing is started. UserError: the tasks could not be
-        started even if no program were missing here, or a queue would refuse them."""
+        """Return lines of `--dry-run` about how tasks are started; nothing is started. UserError: the settings do not
+        fit the tasks, or a queue would refuse them; a program that is missing here is no error."""
         return []
 
     def free(self, tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:

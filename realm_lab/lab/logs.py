@@ -25,7 +25,7 @@ SHOWN = 6  # values of an evaluation in a line; metrics.jsonl has all
 
 
 def show_log(root: Path, run: Run, *, follow: bool) -> None:
-    """Print the log. With `follow`, continue until a stage fails, or all that the run's studies need are complete."""
+    """Print a run's log. With `follow`, continue until a stage fails, or all stages that its studies need are done."""
     printed: set[str] = set()
     studies = Studies(Path(root) / "runs")
     known = [part for name in studies.names() for part in studies.read(name).with_trials]
@@ -100,7 +100,7 @@ def stage_lines(run: StageRun, state: StageState) -> Iterator[str]:
 
 
 def _event(row: Mapping[str, Any], before: Mapping[str, Any], total: int) -> str:
-    """Describe a line of metrics.jsonl: a step with its loss, or an evaluation."""
+    """Describe a line of metrics.jsonl: a step with its loss, an evaluation, or the watch for a collapse."""
     step = f"step {row['step']} of {total}"
     if "loss" not in row:
         known = [name for name in row if name in CURVES and CURVES[name].split == "dev"]

@@ -36,7 +36,7 @@ from realm_lab.records.study import DEFAULT, SCRATCH, check_study_name, study_fo
 
 
 def check_corpus(params: Params) -> None:
-    """Raise a UserError if nothing can be prepared: the parameters name no passages, as the bare preset `paper`."""
+    """Raise a UserError if nothing can be prepared: no file of passages is named, as in the bare preset `paper`."""
     if params.corpus.source.name == "files" and not params.corpus.files.knowledge:
         raise UserError("parameter 'corpus.files.knowledge': no file of passages is named; name at least one")
 
@@ -48,8 +48,8 @@ def planned(params: Params, name: str = DEFAULT) -> StudyPlan:
 
 def run(stage: str, plan: StudyPlan, root: Path) -> None:
     """Run the default pipeline, or the study `scratch`, as far as a stage, for every system and seed. Export the
-    results of that stage for the study `default`. UserError: something in the input or in a run failed, or other code
-    computed results that would be used again; finished runs are kept."""
+    results of that stage for the study `default`. UserError: the input is wrong, a run failed, or other code computed
+    results that would be used again; finished runs are kept."""
     root, name = Path(root), plan.name
     restore(plan, root)
     if (experiment := os.environ.get("DVC_EXP_NAME")) and name == DEFAULT:
@@ -139,7 +139,7 @@ def _project(root: Path) -> Path:
 
 def _share_runs(root: Path) -> None:
     """Share the project's runs/ with a queued experiment. It works in a copy of the project that is deleted later, so
-    its stages are kept in the project, and finished ones are found there. Only the list of its default runs is
+    its stages are kept in the project, and finished ones are found there. Its records of runs and studies are
     separate."""
     runs, shared = root / "runs", _project(root) / "runs"
     for name in ("stages", "corpora", "embeddings", "bm25") if shared != runs else ():
@@ -159,7 +159,7 @@ def _record_experiment(name: str, plan: StudyPlan, project: Path) -> None:
 
 
 def _publish(stage: str, plan: StudyPlan, root: Path) -> None:
-    """Export a finished stage to DVC and other tools."""
+    """Copy the results of a finished stage to data/ and models/, where DVC versions them, and to reports/."""
     if stage == "prepare":
         _export_corpora(plan, root)
     else:

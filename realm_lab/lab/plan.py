@@ -252,7 +252,7 @@ def _space(
         if dimension.choices is None and (isinstance(start, bool) or not isinstance(start, int | float)):
             raise found.error(f"'{name}' is no number; list its values as 'choices'", name)
         if isinstance(start, int) and isinstance(dimension.step, float):
-            raise found.error(f"'{name}' takes whole numbers; so must its step be", name)
+            raise found.error(f"'{name}' takes whole numbers; write its step as a whole number", name)
         if start not in dimension:
             raise found.error(f"'{name}' is {show(start)} in the baseline, which is not in its range; widen it", name)
         if {found.key({name: end}) for end in dimension.ends} == {found.key({})}:
@@ -336,7 +336,7 @@ def default_plan(params: Params, name: str = DEFAULT) -> StudyPlan:
 
 
 def check_parts(params: Params) -> None:
-    """Raise a UserError, before any work, for a plug-in that fails when it is tried, or for an unknown device."""
+    """Raise a UserError for a masking scheme or refresh policy that fails when it is tried, or an unknown device."""
     for settings in phases(params.pretrain).values():
         check_masking(settings)
         check_refresh(settings.refresh)

@@ -1,4 +1,4 @@
-"""`realm-lab sweep STUDY --power`: the differences that a study detects by the number of seeds, and the cost of them.
+"""`realm-lab sweep STUDY --power`: the differences that a study detects with each number of seeds, and their cost.
 
 Nothing runs. The spread of paired differences comes from finished runs of this study, its report, or another study.
 """
@@ -38,7 +38,7 @@ SEEDS = (4, 5, 6, 7, 8, 10, 12, 16)  # numbers of seeds to plan for; the study's
 
 
 class Pilot(NamedTuple):
-    """Finished runs, and their source. `minutes`: cell -> stage -> minutes per run."""
+    """Finished runs that give the spread of paired differences. `minutes`: cell -> stage -> minutes per run."""
 
     study: str
     source: str
@@ -49,14 +49,14 @@ class Pilot(NamedTuple):
 
 @dataclass
 class Planned:
-    """One comparison of the study."""
+    """A variant compared with the baseline in one metric: the spread and the detectable differences."""
 
     metric: Metric
     cell: str
     deltas: dict[int, float]  # seed -> difference in the pilot; empty: `spread` comes from other cells
     spread: Spread | None
     delta: float | None  # the largest difference that does not matter
-    detectable: dict[int, Detectable | None]  # number of seeds, at most -> the detectable difference
+    detectable: dict[int, Detectable | None]  # most seeds of a rule -> the detectable difference
 
     @property
     def enough(self) -> int | None:
@@ -65,7 +65,7 @@ class Planned:
         return next(found, None)
 
     def as_json(self) -> dict[str, Any]:
-        """The fields of --json."""
+        """The fields of a comparison in --json."""
         return {
             "metric": self.metric.name,
             "cell": self.cell,
@@ -158,7 +158,7 @@ def _pilots(plan: StudyPlan, root: Path, named: str | None) -> Iterator[Pilot]:
 
 
 def _metrics(plan: StudyPlan) -> list[str]:
-    """Return the metrics of a study that are tested: those of its family."""
+    """Return the metrics whose comparisons are in a study's family of tests."""
     from realm_lab.evidence.report.comparison import is_tested
     from realm_lab.evidence.report.report_data import DEFAULT_METRICS
 
@@ -260,7 +260,7 @@ def _costs(
     rules: Sequence[Rule],
     cells: set[str],
 ) -> list[dict[str, Any]]:
-    """Return the device hours of each number of seeds, and of the runs that are left. A rule with looks also has the
+    """Return the device hours for each number of seeds, and for the runs that are left. A rule with looks also has the
     expected hours if the first metric of every cell has its detectable difference. None: nothing was measured."""
     done = Counter[str]()
     if pilot.source == "runs" and pilot.study == plan.name:

@@ -1,4 +1,4 @@
-"""Output of `--dry-run`: the cells or the space, the state of the runs, and the time that the rest takes."""
+"""Output of `--dry-run`: the cells or the space, the states of runs, and the time of unfinished runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REFRESH = [f"pretrain.refresh.{name}" for name in Refresh.model_fields]
 
 
 def plan_as_json(plan: StudyPlan, runs: Sequence[Run], root: Path) -> list[dict[str, Any]]:
-    """Output of `--dry-run --json`: one entry per run with its state and the parameters that its cell sets."""
+    """Output of `--dry-run --json`: one entry per run with its state and the parameters that its cell or trial sets."""
     states = StageStates(Path(root) / "runs")
     overrides = {cell.name: cell.overrides for cell in plan.cells}
     return [
@@ -51,7 +51,7 @@ def show_plan(
     plan: StudyPlan, runs: Sequence[Run], root: Path, until: str = "", launcher: Launcher | None = None
 ) -> None:
     """Print a row for each cell or trial of the `runs`, and the number of tasks to do. With a stage `until`, only tasks
-    up to it count, and each is printed. Then print how `launcher` would start them. UserError: it could not."""
+    up to it count, and each is printed. Then print how `launcher` would start them. UserError: they cannot start."""
     states = StageStates(Path(root) / "runs")
     rows = []
     for cell in plan.cells:
@@ -99,7 +99,7 @@ def show_search(plan: StudyPlan, root: Path, *, as_json: bool) -> None:
 
 def expected_time(plan: StudyPlan, runs: Sequence[Run], root: Path, most: int | None = None) -> str:
     """Estimate the time of unfinished stages from reference runs of the same cells, for a machine as fast as the one of
-    these runs; "" if nothing is left or was measured. A stage that several runs share counts once."""
+    these runs; "" if no run is left, or none has a reference. A stage that several runs share counts once."""
     hours, states = reference_hours(plan, root), StageStates(Path(root) / "runs")
     todo: dict[tuple[str, str], float] = {}
     alone: dict[str, float] = {}  # run key -> device hours that it has left
@@ -126,8 +126,8 @@ def runs_at_once(runs: int, launch: Launch, most: int | None) -> int:
 
 
 def reference_hours(plan: StudyPlan, root: Path) -> dict[str, dict[str, float]]:
-    """Return cell -> stage -> device hours of a run, from the same runs in the reference reports, else from the same
-    cell."""
+    """Return cell -> stage -> device hours of a run: the mean of the runs with the same keys in the reference reports,
+    else of the cell with this name in the reference report of the study."""
     rows: list[dict[str, str]] = []
     minutes: dict[tuple[str, str], dict[str, float]] = {}  # (study, cell) -> stage -> minutes
     for path in (Path(root) / "reports" / "reference").glob("*/results.csv"):
@@ -181,6 +181,6 @@ def _differs(plan: StudyPlan, cell: StudyCell) -> str:
         return "(the baseline)"
     system = [] if cell.system == plan.baseline.system else [f"system = {cell.system}"]
     changes = dict(cell.changes)
-    if changes.get(POLICY) == "never":  # without refreshes, their other settings do nothing
+    if changes.get(POLICY) == "never":  # no other setting of pretrain.refresh has an effect then
         changes = {name: value for name, value in changes.items() if name == POLICY or name not in REFRESH}
     return "\n".join([*system, *(f"{name} = {show(value)}" for name, value in changes.items())])

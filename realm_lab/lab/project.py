@@ -19,14 +19,14 @@ HEAD = """\
 
 def studies_of(root: Path) -> Studies:
     """Return the studies of a project. `default` is planned from params.yaml whenever it is read, since the runs in its
-    study.json may belong to an experiment; nothing is written. Without torch, `default` is as it ran last."""
+    study.json may belong to a DVC experiment; nothing is written. Without torch or params.yaml it is as it ran last."""
     root = Path(root)
     can_plan = (root / "params.yaml").exists() and find_spec("torch") is not None
     return Studies(root / "runs", functools.partial(_planned, root) if can_plan else None)
 
 
 def _planned(root: Path) -> StudyRecord:
-    from realm_lab.engine.params.load import load  # these take half a second to import
+    from realm_lab.engine.params.load import load  # these modules take half a second to import
     from realm_lab.lab.plan import default_plan
 
     plan = default_plan(load(root / "params.yaml"))
@@ -34,15 +34,15 @@ def _planned(root: Path) -> StudyRecord:
 
 
 def init(folder: Path, preset: str) -> None:
-    """Write params.yaml, dvc.yaml, experiments/, examples/ and DVC's folder, in a Git repository or outside one.
-    UserError: a file or folder with one of these names already exists; nothing is written."""
+    """Write params.yaml, dvc.yaml, files in experiments/ and examples/, and DVC's folder, in a Git repository or not.
+    A .gitignore gets more lines. UserError: another of these files or the folder .dvc exists; nothing is written."""
     with needs("`realm-lab init`", "dvc", "platform"):
         from dvc.repo import Repo
 
     from realm_lab.engine.params.load import from_flags, preset_values
     from realm_lab.engine.params.params_yaml import render_params_yaml
 
-    preset_values(from_flags({"preset": preset})["preset"])  # a wrong name is refused before anything is written
+    preset_values(from_flags({"preset": preset})["preset"])  # an unknown preset is refused before anything is written
     texts = {
         path.relative_to(TEMPLATE).as_posix(): path.read_text(encoding="utf-8")
         for path in sorted(TEMPLATE.rglob("*"))

@@ -128,7 +128,7 @@ def _run_again(root: Path, study: str, cell: str, record: StudyRecord, is_quick:
     parameters = Path(root) / "params.yaml"
     if not is_quick and parameters.is_file():
         write_text(folder / "params.yaml", parameters.read_text(encoding="utf-8"))
-    given = [path for path in Path(root).glob("models/*") if not any(path.glob("*/manifest.json"))]  # a user's
+    given = [path for path in Path(root).glob("models/*") if not any(path.glob("*/manifest.json"))]  # the user's
     for path in (Path(root) / "data" / "raw", *given):
         inputs = folder / path.relative_to(root)
         if path.is_dir() and not inputs.exists():
@@ -140,7 +140,7 @@ def _run_again(root: Path, study: str, cell: str, record: StudyRecord, is_quick:
 
 
 def _take_choices(document: dict[str, Any], tuning: dict[str, Any], cell: str, is_quick: bool) -> None:
-    """Replace the tuning in a study's file by the values that the report chose; with `is_quick` only leave it out."""
+    """Replace the tuning in a study's file by the values that tuning chose; with `is_quick` only leave it out."""
     if document.pop("tune", None) is None:
         return
     entries = {name: entry or {} for name, entry in (document.get("cells") or {}).items()}

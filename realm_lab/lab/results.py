@@ -1,4 +1,4 @@
-"""The results of runs, for the rules that choose among them."""
+"""The results of runs, for the rules that decide which runs a study wants."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Results:
-    """The results of runs, read from their folders: states at the last look, and values of a complete run once.
+    """The results of runs, read from their folders: states as of the last `look_again`, values once a run is complete.
     `retry_failed`: this process may still try a failed run again. `ended`: keys of runs whose tasks in this process
     have ended."""
 
@@ -29,7 +29,7 @@ class Results:
         self.look_again()
 
     def look_again(self) -> None:
-        """Read the state of every run again when it is asked for."""
+        """Forget all states, so that `look` reads them again."""
         self.states = StageStates(self._runs)
 
     def look(self, run: Run) -> Run:
@@ -37,12 +37,12 @@ class Results:
         return self.states.look(run)
 
     def has_failed(self, run: Run) -> bool:
-        """True if a run failed, and is not about to be tried again."""
+        """True if a run failed, and this process will not try it again."""
         is_tried = not self.retry_failed or run.run_key in self.ended
         return is_tried and self.look(run).state == "FAILED"
 
     def is_stopped(self, run: Run) -> bool:
-        """True if a task of the run has ended here, but neither complete nor failed: somebody stopped it."""
+        """True if the run's tasks in this process ended, and it is neither complete nor failed: somebody stopped it."""
         return run.run_key in self.ended and self.look(run).state not in ("COMPLETE", "FAILED")
 
     def curve(self, run: Run, name: str) -> dict[int, float]:

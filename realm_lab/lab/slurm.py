@@ -1,9 +1,9 @@
 """Run tasks as SLURM jobs, through submitit, in job arrays that run one after the other.
 
-Tasks of a wave may run at once; a wave is one array, or several if its jobs differ in size or are many. Each job does
-one task and, when SLURM stops it, is requeued and resumes (slurm_job.py). `array_parallelism` is the most jobs at
-once. submitit leaves files in runs/studies/<name>/slurm/: logs, the submitted scripts, and pickles of plain data, which
-only its jobs read.
+A wave is a set of tasks that may run at once: one array, or several if its jobs differ in ranks or are many. Each
+job does one task and, when SLURM stops it, is requeued and resumes (slurm_job.py). `array_parallelism` is the most jobs
+at once. submitit leaves files in runs/studies/<name>/slurm/: logs, the submitted scripts, and pickles of plain data,
+which only its jobs read.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NEVER = 1_000_000  # most time-outs of a job; after more, submitit would end it
 
 
 class SlurmLauncher(Launcher):
-    """Submits the tasks of a study. Any process can read the state of the jobs and cancel them."""
+    """Submits the tasks of a study to SLURM. Any process can read the state of the jobs and cancel them."""
 
     name = "slurm"
     detached = True
@@ -94,7 +94,8 @@ class SlurmLauncher(Launcher):
         return itertools.chain(lines, _answers(flags))
 
     def free(self, tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
-        """Leave out tasks that have a job, tasks that a process works on, and tasks that wait for such a process."""
+        """Leave out tasks that have a job or that a process works on, and tasks that need one of these, unless a job
+        completes it."""
         jobs = jobs_of_stages(self._root, must_answer=True)
         free, left, blocking = list[Task](), list[str](), set[str]()
         for task in tasks:
@@ -115,7 +116,7 @@ class SlurmLauncher(Launcher):
         return free, left
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Submit the arrays of each wave; jobs.jsonl records each as soon as SLURM has it. UserError: no SLURM here, or
+        """Submit the arrays of each wave; jobs.jsonl records each array once SLURM has it. UserError: no SLURM here, or
         it refuses; PartlySubmitted if it accepted arrays before, which stay submitted."""
         self.check(tasks)
         code = str(freeze_code(self._folder / "code"))
@@ -169,7 +170,7 @@ class SlurmLauncher(Launcher):
         if ranks % nodes:
             raise UserError(
                 f"launcher.slurm.nodes: {ranks} processes (parameter 'launch.ranks') are not the same number on each "
-                f"of {nodes} machines; choose nodes that divide them"
+                f"of {nodes} machines; choose a number that divides them"
             )
         return nodes, ranks // nodes
 
@@ -267,7 +268,7 @@ def waves(tasks: Sequence[Task]) -> list[list[Task]]:
 
 
 def arrays(wave: Sequence[Task]) -> Iterator[list[Task]]:
-    """Split a wave into arrays: tasks with the same number of processes, at most MOST_ELEMENTS."""
+    """Split a wave into arrays: tasks with the same number of processes, at most MOST_ELEMENTS per array."""
     for ranks in sorted({task.ranks for task in wave}):
         same = [task for task in wave if task.ranks == ranks]
         for start in range(0, len(same), MOST_ELEMENTS):

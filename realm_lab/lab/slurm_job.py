@@ -32,7 +32,7 @@ def run_job(job: dict[str, Any]) -> None:
     """Run the stages of one task; every rank calls this.
 
     `job` is plain data: the worker's arguments (stages, system, seed, params, root), the `keys` of these stages,
-    `requeue`, and `ends`, a folder for the reason if the job does no stage.
+    `requeue`, and `ends`, a folder for the reason if the job ends without doing a stage.
     """
     exit_on_signals()
     end = Path(job["ends"]) / f"{slurm_job()}.json"
@@ -85,7 +85,7 @@ def _work(job: Mapping[str, Any]) -> None:
 
 
 def _state_in_the_end(runs: Path, stage: str, key: str) -> State:
-    """Wait until the files of a stage show that its job has ended, and return the state of the stage."""
+    """Return the state of a stage. If its files do not show yet that its job has ended, wait up to VISIBLE_SECONDS."""
 
     def now() -> State:
         return StageStates(runs).stage(stage, key).state

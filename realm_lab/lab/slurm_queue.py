@@ -1,7 +1,7 @@
 """The jobs of a study in SLURM: the submitted ones (jobs.jsonl), and their states from squeue.
 
-The outcome of a job is in the files of its stages, or in ends/ if it did none, and in its log. If a job ended without
-writing there, its state comes from squeue for some minutes, and then from sacct, if the cluster keeps accounts.
+The outcome of a job is in the files of its stages, or in ends/ if it did no stage, and in its log. If a job ended
+without writing there, its state comes from squeue for some minutes, then from sacct if the cluster keeps accounts.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from realm_lab.records.study import study_folder
 from realm_lab.records.validation import read_record, validated
 
 ANSWER_SECONDS = 60.0
-ASK_AGAIN_SECONDS = 20.0  # until sacct is asked again about a job without an end: accounts are late
+ASK_AGAIN_SECONDS = 20.0  # between two questions to sacct about a job: its end is recorded late
 PENDING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
 RUNNING = {"RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
 LIVE = PENDING | RUNNING
-# Messages of all SLURM programs if no controller answers.
+# Messages of SLURM's programs if no controller answers.
 UNREACHED = re.compile(
     "unable to contact|resolve_ctls|config(uration)? source|fetch_?config|connection (refused|timed out)|"
     "socket timed out|zero bytes|munge|authentication|unable to (resolve|establish)",
@@ -60,7 +60,7 @@ ENDS = "ends"  # in a study's folder: the Reason, as JSON, of each job that ende
 
 
 def record_jobs(root: Path, study: str, jobs: Iterable[SubmittedJob]) -> None:
-    """Append jobs to jobs.jsonl. One write, so that lines of two processes never mix."""
+    """Append jobs to jobs.jsonl, in one write, so that lines of two processes never mix."""
     path = _jobs_path(root, study)
     path.parent.mkdir(parents=True, exist_ok=True)
     with room_for(path), open(path, "ab", buffering=0) as file:
@@ -82,9 +82,9 @@ def _jobs_path(root: Path, study: str) -> Path:
 
 
 def jobs_of_stages(root: Path, *, must_answer: bool = False) -> dict[str, StageState]:
-    """Return folder of a stage -> state of the newest job in any study that waits or runs, else of the newest that
-    ended. Jobs whose stages are complete are left out. If SLURM does not answer, a note goes to standard error, and
-    the study's jobs are left out. UserError: SLURM does not answer and `must_answer`; jobs might be submitted twice."""
+    """Return folder of a stage -> state of its newest waiting or running job, of any study, else of its newest ended
+    job. Jobs whose stages are complete are left out. If SLURM does not answer, a note goes to standard error, and the
+    study's jobs are left out. UserError, if `must_answer`: SLURM does not answer; jobs might be submitted twice."""
     found: dict[str, StageState] = {}
     for path in sorted((Path(root) / "runs" / "studies").glob("*/jobs.jsonl")):
         study = path.parent.name
@@ -149,8 +149,8 @@ def _job_state(root: Path, study: str, job: SubmittedJob, queued: tuple[str, str
 
 
 def _last_words(log: Path) -> str | None:
-    """Return the last line of the first rank's log, without srun's additions, and without slurmstepd's note that a step
-    was cancelled, which may come before or after the reason."""
+    """Return the last line of the first rank's log; None: no line. Lines of srun are skipped, and slurmstepd's note
+    that a step was cancelled, which may come before or after the reason."""
     if not log.exists():
         return None
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -166,7 +166,7 @@ def look_up(jobs: Collection[str]) -> dict[str, tuple[str, str]]:
     arrays = sorted({job.split("_")[0] for job in jobs}, key=int)
     how = ("--noheader", "--array", "--states=all", "--format=%i|%T|%r")
     code, text = run_program("squeue", *how, f"--jobs={','.join(arrays)}")
-    if code and "Invalid job id" not in text:  # squeue's answer if all of them are forgotten
+    if code and "Invalid job id" not in text:  # squeue's answer if SLURM has forgotten all of them
         raise UserError(f"squeue: {text.strip().splitlines()[-1] if text.strip() else 'no answer'}; try again later")
     lines = [] if code else [line.split("|") for line in text.splitlines()]
     return {line[0]: (line[1], line[2]) for line in lines if len(line) == 3 and line[0] in jobs}

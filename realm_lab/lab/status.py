@@ -95,8 +95,8 @@ def verdict_so_far(root: Path, name: str, complete: int) -> str:
 
 
 def study_status(name: str, root: Path) -> dict[str, Any]:
-    """Return the output of `--json`: each run with its state, why it does not run, and its first metric of interest
-    once it is complete. UserError: the study was never swept."""
+    """Return the output of `--json`: each run with its state, why it does not run, and its value of the study's first
+    metric once it is complete. UserError: the study was never swept."""
     studies = studies_of(root)
     if name != DEFAULT and name not in studies.names():
         raise UserError(
@@ -193,7 +193,7 @@ def pace(status: Status) -> str:
 
 
 def in_words(counts: Mapping[State, int]) -> str:
-    """`1 pending, 2 complete`, in the order of STATES."""
+    """Format counts as `1 pending, 2 complete`, in the order of STATES."""
     return ", ".join(f"{counts[state]} {state.lower()}" for state in STATES if counts.get(state))
 
 
@@ -241,7 +241,7 @@ def show_studies(root: Path, *, as_json: bool) -> None:
         print_json(studies)
         return
     rows, left = [], [study["study"] for study in studies if not study["counts"] and "error" not in study]
-    if 1 < len(left) < len(studies):  # one line is enough next to the studies with runs
+    if 1 < len(left) < len(studies):  # one line for all that were never swept, next to studies with runs
         studies = [study for study in studies if study["study"] not in left]
     else:
         left = []

@@ -76,7 +76,7 @@ class CellEntry(Part):
 
 
 class StudyFile(Part):
-    """The keys that a study and a search share, and errors that name file and line."""
+    """The keys that the files of a study and of a search share."""
 
     PARTS: ClassVar[dict[str, type[BaseModel]]] = {
         "launcher": LauncherSettings,
@@ -200,7 +200,7 @@ class Pruning(Part):
 
 
 class Search(StudyFile):
-    """The keys of a search file, besides those that it shares with a study: question, preset, set, seeds, launcher."""
+    """The keys of a search file, besides those of StudyFile: question, preset, set, seeds, plugins, launcher."""
 
     PARTS: ClassVar[dict[str, type[BaseModel]]] = {**StudyFile.PARTS, "pruning": Pruning}
 
@@ -253,7 +253,7 @@ class CellSpace:
         return [*self.make(values)[0].keys().values()][-1]
 
     def error(self, problem: object, value: object = None) -> UserError:
-        """Return an error about the space, or a value of the file that does not fit it."""
+        """Return an error about the space, or about a `value` of the file that does not fit it."""
         of = f"variant '{self.cell}': " if self.cell else ""
         return UserError(f"{of}{problem}", value=value if isinstance(value, Written) else self.space)
 
@@ -331,8 +331,8 @@ def read_study_file(path: Path) -> Study | Search:
 
 
 def overrides_of(given: Mapping[str, Any], launch: bool = False) -> dict[str, Any]:
-    """Return dotted name -> value of a `set` or a point, with sections spelled out. UserError: an unknown parameter, a
-    section without a value, or a parameter that no cell may set."""
+    """Return dotted name -> value for each parameter of a `set` or a point, also inside sections. UserError: an unknown
+    parameter, a section without a value, or a parameter that no cell may set."""
     found: dict[str, Any] = {}
     for name, value in _leaves(given, ""):
         if name in ("preset", "seeds"):
@@ -371,7 +371,7 @@ def _explained(error: ValidationError, document: Any, model: type[StudyFile]) ->
     problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
     inside, location = document, []
     given = [part for part in problem["loc"] if part not in (LIST, RULE)]
-    for part in given:  # pydantic adds the types of a union
+    for part in given:  # some are names of types, which pydantic adds for a union
         if has_key(inside, part):
             location.append(part)
             inside = inside[part]
@@ -438,7 +438,7 @@ def _changes_in(document: Any) -> Iterator[dict[str, Any]]:
 
 
 def _short(names: Iterable[str]) -> dict[str, str]:
-    """Return dotted name -> its last part, or the whole name if another ends in the same."""
+    """Return dotted name -> its last part, or the whole name if another has the same last part."""
     last = {name: name.rsplit(".", 1)[-1] for name in names}
     return {name: end if list(last.values()).count(end) == 1 else name for name, end in last.items()}
 
@@ -472,7 +472,7 @@ def _named_cells(study: Study) -> list[StudyCell]:
 
 
 def value_in_name(value: str) -> str:
-    """Write a value as part of a cell's name: custom code by its name, `{name: span, share: 0.3}` as
+    """Write a value as part of a cell's name: custom code without its module, `{name: span, share: 0.3}` as
     `span+share=0.3`."""
     if is_name(f"_{value}", "=+"):
         return value

@@ -62,9 +62,9 @@ class Sweep:
     join: bool = False  # work here, together with other machines, until all is done
     retry_failed: bool = False
     force: bool = False  # replace a report of more complete runs
-    cells: Sequence[str] = ()  # only these are run, with commas between them; empty: all
+    cells: Sequence[str] = ()  # the only cells to run; a text may name several, with commas; empty: all
     profile: str | None = None  # of a cluster
-    cluster: Mapping[str, Any] = field(default_factory=dict)  # settings over those of the profile
+    cluster: Mapping[str, Any] = field(default_factory=dict)  # settings of SLURM that override the profile's
     pilot: str | None = None  # of --power: the study whose spread is used
 
     def __post_init__(self) -> None:
@@ -109,7 +109,7 @@ class Sweep:
         if study.search is None:
             self.begin()
         else:
-            if launcher.at_once == 1:  # one trial at a time, proposed after the results of all before
+            if launcher.at_once == 1:  # one trial at a time, each proposed after the results of all earlier ones
                 self.study = replace(study, search=study.search.model_copy(update={"parallel": 1}))
             launcher.check([])  # no tasks yet: they come from the journal
         alone = sweeping(self.root, study.name, alone=is_search)
@@ -158,7 +158,7 @@ class Sweep:
         settle_code(new, self.root, check=lambda: self.by.check(self._left()))
         self.results.look_again()
         tasks, left = self.by.free(self._left())
-        if self.join:  # so that machines that start together do not all try the same one
+        if self.join:  # so that machines that start together do not all try the same task
             random.shuffle(tasks)
         if self.study.search is None:
             self._say_beginning(tasks, left, is_first)
@@ -184,7 +184,7 @@ class Sweep:
                 name = self.study.name
                 raise UserError(
                     f"search {name}: other code computed trials that later ones were chosen by; --accept keeps them; "
-                    f"to search anew, `realm-lab gc --forget {name} --yes` first"
+                    f"to start again, `realm-lab gc --forget {name} --yes` first"
                 )
             settle_code(runs, self.root)
         elif self.study.tuning is not None:
@@ -214,7 +214,7 @@ class Sweep:
 
     def _is_left_to_a_queue(self, tasks: Sequence[Task]) -> bool:
         """Wait until all tasks have ended, and show `tasks` meanwhile. With a queue and without --follow, do not wait:
-        return True if the queue still has work."""
+        return True unless all wanted runs are complete (in a tuning, complete or failed)."""
         if self.by.detached and not self.follow and self.study.search is None:
             counts = self._counts()
             return counts["COMPLETE"] + counts["FAILED"] * self._is_tuning < len(self._runs or ())
@@ -277,7 +277,7 @@ class Sweep:
         return any(run.trial is not None for run in self._runs or ())
 
     def _left(self) -> list[Task]:
-        """Return tasks of the runs that are not done and have not started."""
+        """Return tasks of the wanted runs that are neither done nor given to the launcher."""
         found = tasks_of(
             self._runs or (),
             StageStates(self.root / "runs"),

@@ -17,8 +17,8 @@ Node = tuple[str, str]  # stage, key
 @dataclass(frozen=True)
 class Task:
     """Consecutive stages that one job does. A task is named after its last stage, so that the name stays while it
-    advances. `run` is a run that has all these stages, `cells` has the cells of all such runs, `after` names the tasks
-    that must be complete before."""
+    advances. `run` is a run that has all these stages, `cells` has the cells of all runs with the first one, `after`
+    names the tasks that must be complete before."""
 
     name: str
     stages: tuple[str, ...]
@@ -100,7 +100,7 @@ def tasks_of(
 
 
 def stages_left(runs: Iterable[Run], states: StageStates) -> Iterator[tuple[Node, Run]]:
-    """Yield unfinished stages, each with every run that has it, for estimates of their time."""
+    """Yield (stage, run) for each unfinished stage of each run, for estimates of time; a shared stage once per run."""
     for run in runs:
         for stage in ("prepare", *run.keys()):
             if states.stage(stage, run.key(stage)).state != "COMPLETE":
@@ -108,7 +108,7 @@ def stages_left(runs: Iterable[Run], states: StageStates) -> Iterator[tuple[Node
 
 
 def chains(work: Iterable[tuple[Run, list[str]]], each_stage_alone: bool = False) -> list[Task]:
-    """Return tasks of runs with their unfinished stages, in order: shared stages first, then seed by seed."""
+    """Return the tasks for runs and their unfinished stages: first tasks that others need, then seed by seed."""
     owners: dict[Node, list[Run]] = {}
     above: dict[Node, Node | None] = {}
     below: dict[Node, list[Node]] = {}
@@ -125,7 +125,7 @@ def chains(work: Iterable[tuple[Run, list[str]]], each_stage_alone: bool = False
     for first in owners:
         over = above[first]
         if over is not None and len(below[over]) == 1 and not each_stage_alone:
-            continue  # it is in the task of the stage before
+            continue  # this stage is in the task of the stage before
         chain = [first]
         while len(next_ones := below.get(chain[-1], [])) == 1 and not each_stage_alone:
             chain.append(next_ones[0])
@@ -138,7 +138,7 @@ def chains(work: Iterable[tuple[Run, list[str]]], each_stage_alone: bool = False
 
 
 def _task(chain: list[Node], runs: list[Run], run: Run, over: Node | None) -> Task:
-    """Make a task of stages that `runs` share; `run` is one that has all of them."""
+    """Make a task of a chain of stages. `runs`: all that have the first stage; `run`: one that has all stages."""
     return Task(
         name=_name(chain[-1]),
         stages=tuple(stage for stage, _ in chain),

@@ -1,4 +1,4 @@
-"""`realm-lab sweep NAME --try`: every cell with a few steps and questions, and the time of a whole run.
+"""`realm-lab sweep NAME --try`: run every cell with a few steps and questions, and estimate the time of a whole run.
 
 It is a sweep in a separate project, ROOT/runs/try, which links to the files and the prepared corpora of this project.
 """
@@ -46,7 +46,7 @@ OWN = ("runs", "reports", "mlflow.db", "experiments")  # entries of the project 
 
 
 def try_study(asked: Sweep) -> int:
-    """Run a small version of a study and print the time of a whole run of each cell; returns 1 if a run failed.
+    """Run a small version of a study and print the time of a whole run of each cell; returns the sweep's exit code.
     UserError: `sweep` would refuse the study too."""
     root, study, results = asked.root, asked.study, asked.results
     now = wanted(study, results)
@@ -96,11 +96,11 @@ def _keep_prepared(root: Path, folder: Path) -> None:
 
 
 def _small(plan: StudyPlan) -> dict[str, Any]:
-    """Return the content of the small study's file: each cell with its settings, and small values for its lengths."""
+    """Return the content of the small study's file: each cell with its settings, but few steps and questions."""
     cells = [cell for cell in plan.cells if plan.of(cell.name)]
     flat = {cell.name: _sizes(plan.of(cell.name)[0]) for cell in cells}
     small: dict[str, dict[str, int]] = {cell.name: {} for cell in cells}
-    changes = len({step for cell in cells for step in cell.overrides.get(CHANGES) or ()})  # they get steps 1, 2, ...
+    changes = len({step for cell in cells for step in cell.overrides.get(CHANGES) or ()})  # moved to steps 1, 2, ...
     for name in dict.fromkeys(name for sizes in flat.values() for name in sizes):
         known = sorted({sizes[name] for sizes in flat.values() if name in sizes})
         for cell, sizes in flat.items():
@@ -126,7 +126,7 @@ def _small(plan: StudyPlan) -> dict[str, Any]:
 
 
 def _sizes(run: Run) -> dict[str, int]:
-    """Return parameter -> value for parameters that decide the length of a run; MANY for all questions."""
+    """Return parameter -> value for parameters that decide a run's length; MANY for an empty one, all questions."""
     values = flatten(run.params)
     found = {name: MANY if values[name] is None else values[name] for name in SMALL}
     options = options_of(run.params, run.system)
@@ -155,8 +155,8 @@ def _entry(cell: StudyCell, small: dict[str, int]) -> dict[str, Any]:
 
 
 def _expected(whole: StudyPlan, small: StudyPlan, root: Path, folder: Path, most: int | None = None) -> list[str]:
-    """Return lines with the time of a whole run of each cell, and of the rest of the study. Complete stages take no
-    time, and shared stages are done once. `most`: runs at a time."""
+    """Return lines with the time of a whole run of each cell, and of the work that the study has left, without complete
+    stages and with shared stages once. `most`: the launcher's limit of runs at a time."""
     seconds: dict[tuple[str, int], dict[str, float]] = {}  # cell, seed -> stage -> seconds of a whole run
     lines, todo = [], dict[tuple[str, str], float]()
     for run in whole.runs:
@@ -179,9 +179,9 @@ def _expected(whole: StudyPlan, small: StudyPlan, root: Path, folder: Path, most
 
 
 def _seconds(stage: str, run: Run, tried: Run, runs: Path) -> float | None:
-    """Estimate the time of a stage of a whole run from the small run; None if the small run did not finish it. A step
-    and a question are taken to last as long as in the small run. It refreshes often, so the estimate may be too long.
-    """
+    """Estimate the time of a stage of a whole run from the small run; None if the small run has not finished the stage.
+    A step and a question are taken to last as long as in the small run. That run refreshes often, so the estimate may
+    be too long."""
     found = StageRun(stage_folder(runs, stage, tried.key(stage)), stage)
     if not found.is_complete():
         return None
@@ -190,7 +190,7 @@ def _seconds(stage: str, run: Run, tried: Run, runs: Path) -> float | None:
         counts = StageRun(stage_folder(runs, "prepare", tried.corpus_key), "prepare").results()["counts"]
         kept = {"evaluate.questions": counts["questions_test"], "evaluate.cloze_sentences": counts["cloze_test"]}
         asked, read = (max(1, min(sizes[name], most)) / max(1, min(small[name], most)) for name, most in kept.items())
-        # retrieval and BM25 read all passages, whatever the questions
+        # retrieval and BM25 read all passages: they do not grow with the questions
         grows: dict[Part, float] = {"own measurements": read, "answers": asked, "corpus update": asked}
         parts = zip(get_args(Part), itertools.pairwise(row["time"] for row in rows), strict=True)
         return float(wall + sum((grows.get(part, 1.0) - 1.0) * (end - start) for part, (start, end) in parts))
@@ -198,7 +198,7 @@ def _seconds(stage: str, run: Run, tried: Run, runs: Path) -> float | None:
     if len(times) < 2:
         return float(wall)
     missing, each = sum(sizes[name] - small[name] for name in names), (times[-1] - times[0]) / (len(times) - 1)
-    if stage == "pretrain":  # it ends with an evaluation
+    if stage == "pretrain":  # the stage ends with an evaluation
         ratio = sizes["evaluate.cloze_sentences"] / small["evaluate.cloze_sentences"]
         each += ratio * (rows[-1]["time"] - times[-1]) / run.params.evaluate.interval_steps
     return float(wall + missing * each)

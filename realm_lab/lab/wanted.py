@@ -44,8 +44,8 @@ def _taken(study: StudyPlan, results: Results) -> list[Run]:
 
 
 def settled(study: StudyPlan, results: Results) -> tuple[StudyPlan, Tuned | None]:
-    """Return a study with the values that tuning chose for its cells (unchanged before the choice), and the trials;
-    None for a study without tuning."""
+    """Return a study with the values that tuning chose for its cells (unchanged before the choice), and the trials
+    (None for a study without tuning)."""
     if study.tuning is None or study.choose is None:
         return study, None
     trials = tuned(study, results)
@@ -63,7 +63,7 @@ def study_record(study: StudyPlan, results: Results) -> StudyRecord:
 
 
 def record_study(study: StudyPlan, root: Path, results: Results | None = None) -> StudyRecord:
-    """Write run.json of every run that is wanted, and the study's study.json; returns study.json as read back."""
+    """Write run.json of every wanted run and every trial, and study.json of the study; returns it as read back."""
     results, runs = results or Results(root), Path(root) / "runs"
     now = wanted(study, results)  # first: in a search this notes which trials have ended
     record = study_record(study, results)

@@ -96,7 +96,7 @@ def _note_failure(run: StageRun, error: BaseException) -> None:
 
 def _claim(owner: Run, stage: str, run: StageRun, claims: ExitStack) -> bool:
     """True if the stage must run; holds its lease until `claims` closes. Removes leftovers of a killed process and
-    records the code. UserError: another process works on it, or other code computed the inputs or checkpoint."""
+    records the code. UserError: another process works on the stage, or other code computed its inputs or checkpoint."""
     if stage != "prepare" and run.is_complete():  # prepare is done again if the corpus is gone
         return False
     claims.enter_context(writing(run.path))
@@ -137,7 +137,7 @@ def do(job: Mapping[str, Any]) -> None:
 
 
 def main() -> int:
-    """Do a job read from standard input. A UserError is printed as one line, with exit code 2."""
+    """Do a job read from standard input. A UserError is printed as one line; exit code 2, or TAKEN_CODE for Taken."""
     job = json.loads(sys.stdin.readline())
     exit_on_signals()
     gc.freeze()  # keep the imports out of garbage collection, which would take .8 s each time
@@ -160,7 +160,7 @@ def main() -> int:
 
 
 def _stop_with_parent(parent: int) -> None:
-    """Wait until standard input is closed and `parent` is gone, then end this process as a signal would."""
+    """Wait until standard input is closed and `parent` is gone, then send this process SIGTERM."""
     sys.stdin.read()
     while os.getppid() == parent:  # the caller closed the pipe, but is alive
         time.sleep(1.0)

@@ -18,8 +18,8 @@ from realm_lab.records.launched import own_package
 from realm_lab.records.run import StageRun
 
 POLL_SECONDS = 0.2
-GRACE_SECONDS = 20.0  # for the other processes of a run after one has failed
-# Exit codes of a worker that was asked to stop: after a checkpoint, or before it started.
+GRACE_SECONDS = 20.0  # for the other processes of a job to end by themselves after one has failed
+# Exit codes of a worker that was asked to stop: 128 + N after a checkpoint, -N before it could handle signal N.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 STOPPED = {code for number in STOP_SIGNALS for code in (128 + number, -number)}
 
@@ -113,7 +113,7 @@ class Workers:
             process.kill()
 
     def reap(self) -> Outcome:
-        """Return the outcome when all have ended, or one has failed: then the others are ended too."""
+        """End the processes that are left, and return the outcome. All have ended before, or one has failed."""
         rank, code = _collect(self._processes)
         texts = []
         for errors in self._errors:
@@ -124,7 +124,7 @@ class Workers:
 
     def settle(self, run: StageRun, outcome: Outcome) -> None:
         """Write the failure into a stage whose status still names one of these processes as working on it, for example
-        if the first rank was stopped because another failed. A killed process is left as it is: its stage counts as
+        if the first rank was stopped because another failed. If a process was killed, the stage counts as
         interrupted, and resumes from its checkpoint when it is run again."""
         status = run.status()
         mine = status.pid in self.pids and status.host == socket.gethostname()
@@ -141,8 +141,9 @@ def _free_port(ranks: int) -> int:
 
 
 def _collect(processes: list[subprocess.Popen[str]]) -> tuple[int, int]:
-    """Return (rank, exit code) to report once all have ended, or one has failed: then the others are ended too. The
-    rank is a killed one, else the first with an exit code above 0 (rank 0 has all errors), else a failed one."""
+    """End the processes that are left, and return (rank, exit code) to report. All have ended, or one has failed.
+    The rank is a killed one, else the first with an exit code above 0 (ranks report each other's errors), else a
+    failed one."""
     codes = [process.poll() for process in processes]
     for stop in (subprocess.Popen.terminate, subprocess.Popen.kill):
         deadline = time.monotonic() + GRACE_SECONDS

@@ -31,7 +31,7 @@ def write_axes(
     given: Mapping[str, Any],
     budget: str | None = None,
 ) -> tuple[Path, bool]:
-    """Write the file of a study with all combinations of the values of some axes; the baseline has the first of each.
+    """Write the file of a study with all combinations of the values of axes; the baseline has the first value of each.
 
     `axes`: KEY=VALUE,VALUE each. `seeds`: the number of seeds 0, 1, ...; None: the parameters' seeds. `given`: values
     of --set and --preset. `budget`: take seeds until each cell is decided, within this device time. Returns the file,
@@ -87,7 +87,7 @@ def in_use(path: Path, is_new: bool, is_kept: bool) -> Iterator[None]:
 
 
 def _as_yaml(document: Mapping[str, Any]) -> str:
-    """Write keys in their order, each list on one line."""
+    """Return the YAML of a document: keys in their order, each list on one line."""
     writer, text = YAML(typ="safe", pure=True), io.StringIO()
     writer.default_flow_style = None
     writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]

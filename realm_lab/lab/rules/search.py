@@ -1,4 +1,4 @@
-"""A search: a study of one cell, whose rule asks Optuna for the next trials.
+"""The rule of a search: asks Optuna for the next trials.
 
 A trial is a cell of the study's record, with a run for every seed. Trials are in Optuna's journal, which only one
 process writes at a time. Trials that a killed process left open go on. trials.json has all trials in plain data, for
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def journal_of(study: StudyPlan, results: Results) -> Journal:
-    """Return the journal of a search, opened once. UserError: not a journal, or the one of another search."""
+    """Return the journal of a search, opened once. UserError: not a journal of Optuna, or one of another search."""
     if results.journal is None:
         with needs("a search", "optuna", "platform"):
             from realm_lab.lab.rules.trials import Journal
@@ -66,7 +66,7 @@ def open_trials(study: StudyPlan, results: Results) -> list[Run]:
 
 
 def _has_ended(journal: Journal, search: Search, results: Results, number: int, runs: Sequence[Run]) -> bool:
-    """Record in the journal if a trial has ended or is not worth continuing. Returns False if the trial goes on."""
+    """Record in the journal that a trial has ended or is pruned, and return True; return False if it goes on."""
     failed = next((results.look(run) for run in runs if results.has_failed(run)), None)
     if all(results.look(run).state == "COMPLETE" for run in runs):
         found = [(results.outcome(run) or {}).get(search.metric) for run in runs]

@@ -42,7 +42,7 @@ class Dimension(Part):
         return self
 
     def at(self, share: float, is_whole: bool) -> Any:
-        """Return the value at a share of the range or the choices, from 0 to below 1."""
+        """Return the value at a `share` (0 to below 1) of the range or of the list of choices."""
         if self.low is None or self.high is None:
             return self.ends[int(share * len(self.ends))]
         if self.step or is_whole:
@@ -60,8 +60,8 @@ class Dimension(Part):
         return value in self.ends if self.low is None or self.high is None else self.low <= value <= self.high
 
     def is_edge(self, value: Any) -> bool:
-        """True for the smallest or largest of numeric choices, and for values in the outer twentieth of a range: a
-        better value may be outside."""
+        """True for the smallest or largest of numeric choices, and for values in the first or last twentieth of a
+        range: a better value may be outside."""
         if self.low is None or self.high is None:
             are_numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in self.ends)
             return are_numbers and value in (min(self.ends), max(self.ends))

@@ -37,7 +37,7 @@ STATES = {
     TrialState.FAIL: "failed",
 }
 CONTINUES = "continues"  # attribute of a trial: number of the earlier one that it continues
-ENOUGH_TRIALS = 50  # complete trials for importances, which compare the best tenth with the rest
+ENOUGH_TRIALS = 50  # complete trials for importances: Optuna 5 compares the best tenth with all
 
 
 def distributions(space: Mapping[str, Dimension], start: Mapping[str, Any]) -> dict[str, BaseDistribution]:
@@ -54,8 +54,8 @@ def distributions(space: Mapping[str, Dimension], start: Mapping[str, Any]) -> d
 
 
 class Journal:
-    """The trials of a search in Optuna's journal, which only one process writes at a time; with trials.json, the same
-    in plain data. It proposes the baseline first, and on request failed trials again.
+    """The trials of a search in Optuna's journal, which only one process writes at a time. trials.json has them in
+    plain data. The baseline is proposed first, and failed trials again if `retry_failed`.
 
     UserError: not a journal of Optuna, or one of a search with another space, metric, seeds or parameters.
     """

@@ -29,7 +29,7 @@ is pending, failed or complete; `by_seed` has the values of the metric, None for
 
 @dataclass(frozen=True)
 class Tuned:
-    """The trials of every cell; the first has the cell's parameters as they are."""
+    """The trials of every cell; the first trial of a cell has its parameters as they are."""
 
     tuning: Tuning
     trials: dict[str, list[Trial]]

@@ -1,4 +1,4 @@
-"""The rule `decided`: take seeds until each cell is decided by its first metric, or the time is used up."""
+"""The rule `decided`: take seeds until each cell is decided in the first metric, or the time is used up."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class UntilDecided(SeedRule):
 
 
 def until_decided(study: StudyRecord, results: pd.DataFrame, options: UntilDecided) -> dict[str, int]:
-    """Return cell -> number of seeds. It rises until the cell's first metric differs from the baseline's or is
-    equivalent."""
+    """Return cell -> number of seeds. It rises until the cell differs from the baseline in the study's first metric, or
+    is equivalent."""
     from realm_lab.evidence.report.comparison import decisions  # brings pandas
 
     wanted = decisions(study, results, study.metrics).wanted
@@ -47,6 +47,6 @@ def until_decided(study: StudyRecord, results: pd.DataFrame, options: UntilDecid
 
 
 def affordable(results: pd.DataFrame, hours: float) -> int:
-    """Return the number of seeds that `hours` allow: one more than there are if a seed as long as the last fits."""
+    """Return the number of seeds that `hours` allow: one more than there are if one as long as the last fits."""
     each = results.groupby("seed", sort=True)["device_hours"].sum()
     return len(each) + int(each.sum() + each.iloc[-1] <= hours)

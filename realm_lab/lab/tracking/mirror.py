@@ -34,7 +34,7 @@ PARAMETER = "--tracker"
 
 
 class Tracker(ABC):
-    """Base class of trackers. One is built with the folder of runs, and its options if it has any.
+    """Base class of trackers. A tracker is built with the folder of runs, and its options if it has any.
 
     The same view may be shown again, always as a whole: a tracker adds what is new, or writes all again. `where` names
     its store to people, `links` are paths of its pages by study, and `points` counts sent points.
@@ -46,8 +46,8 @@ class Tracker(ABC):
 
     @abstractmethod
     def show(self, study: str, view: View) -> str:
-        """Show one view: first of a study as a whole (its key is STUDY_KEY), then of each run that is new or
-        has changed. Returns what was done: created, updated, recreated, or something else."""
+        """Show one view. If anything of a study is new, the view of the whole study (its key is STUDY_KEY) comes first,
+        then the views of all its runs. Returns what was done: created, updated, recreated, or something else."""
 
     def keep(self, study: str, keys: Collection[str]) -> int:
         """Remove all views of a study except those with these keys, and return how many runs were removed."""
@@ -167,7 +167,7 @@ def _stamp(path: Path) -> list[str | int]:
 
 
 class Mirror:
-    """One process's view of one folder of runs in one tracker; `update` may be called any number of times.
+    """Shows one folder of runs in one tracker; `update` may be called any number of times.
 
     `make`: makes the tracker, while no other process uses one for this folder. `custom`: the parameter, the name and
     the target of a custom tracker, for its errors.

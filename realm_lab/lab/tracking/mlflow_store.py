@@ -52,7 +52,7 @@ OURS = ("realm.", "mlflow.")  # the mirror writes tags that start with these; pe
 NOTE = "mlflow.note.content"
 KEPT = "\n\n---\n*What you write below this line is kept.*\n"  # in a note, between the generated and the user's part
 # The interface hides tags under "mlflow."; these are only for the mirror.
-MARK = "mlflow.realm_lab.mirrored"  # digest of the sent content; empty while sending
+MARK = "mlflow.realm_lab.mirrored"  # `_mark_of` the sent view, as JSON; empty while sending
 KEY = "mlflow.realm_lab.key"
 SOURCE = "mlflow.realm_lab.source"  # id of the folder of runs, since several may share a server
 GIVEN = "mlflow.realm_lab.tags"  # names of further tags that the mirror sets: those of the study
@@ -61,7 +61,7 @@ StoreError = MlflowException  # the store refused something or does not answer
 
 
 class Store:
-    """One tracking store, for the views of one `source`. UserError: a store that cannot be opened."""
+    """One tracking store of MLflow, for one folder of runs with the id `source`. UserError: it cannot be opened."""
 
     def __init__(self, uri: str, source: str, page: Callable[[Path], str] | None = None) -> None:
         self._page = page  # a report.md as HTML
@@ -102,7 +102,7 @@ class Store:
         return [experiment.name.removeprefix(PREFIX) for experiment in found]
 
     def shown(self, experiment: str) -> dict[str, Run]:
-        """Return view's key -> the run that shows it, for all views of this source in an experiment."""
+        """Return key of a view -> the run that shows it, for all views of this source in an experiment."""
         ours = f"tags.`{SOURCE}` = '{self._source}'"
         found = self._client.search_runs([experiment], filter_string=ours, max_results=MAX_RUNS)
         return {run.data.tags.get(KEY, ""): run for run in found}
@@ -132,7 +132,7 @@ class Store:
         self._client.delete_run(run.info.run_id)
 
     def _fill(self, run: Run, view: View, tags: dict[str, str]) -> bool:
-        """Add missing content, the status last. True if anything was missing."""
+        """Add missing content, delete tags that the view lacks, and set the status last. True if anything changed."""
         run_id, client, shown = run.info.run_id, self._client, run.data.tags
         is_new = _mark(run) != _mark_of(view)
         if is_new:
@@ -233,12 +233,12 @@ def _note(ours: str, shown: str) -> str:
 
 
 def _mark(run: Run) -> dict[str, Any]:
-    """Return the content that the run shows; {} if a mirror did not finish it."""
+    """Return the counts and digests of `_mark_of` for the view that a run shows; {} if a mirror did not finish it."""
     return dict(json.loads(run.data.tags.get(MARK) or "{}"))
 
 
 def _mark_of(view: View) -> dict[str, Any]:
-    """Return the number of points of each stage with their digest, and the digest of each file."""
+    """Return counts and digests of a view: of the points of each stage, the files and the inputs."""
     points = {stage: [len(points), _digest(points)] for stage, points in view.points.items()}
     files = {name: digest_file(path)[:8] for name, path in view.files.items()}
     files |= {name: hashlib.sha256(text.encode()).hexdigest()[:8] for name, text in view.texts.items()}

@@ -24,8 +24,8 @@ from realm_lab.records.tracking_store import default_uri, one_line
 
 
 class MlflowTracker(Tracker):
-    """MLflow, which can be deleted and built again. `uri`: the tracking store. `page`: makes a page (HTML) of a
-    report.md, to be shown with it."""
+    """A tracker that writes to MLflow. `uri`: the tracking store, which can be deleted and built again. `page`:
+    makes a page (HTML) of a report.md, to be shown with it."""
 
     def __init__(self, runs: Path, uri: str, page: Callable[[Path], str] | None = None) -> None:
         with needs("`realm-lab mirror`", "mlflow", "platform"):

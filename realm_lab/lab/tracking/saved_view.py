@@ -1,6 +1,6 @@
 """The views of a study that MLflow's interface opens by a link: its runs by variant, and by the changes of variants.
 
-MLflow keeps such views in tags of the experiment and writes them in its browser code; this format is from
+MLflow keeps such views in tags of the experiment, in a format of its browser code; this is the format of
 version 3.17. A version that does not support it shows the plain list of runs.
 """
 

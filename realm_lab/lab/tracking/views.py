@@ -195,8 +195,8 @@ def trained_model(stages: dict[str, StageRun]) -> Path | None:
 def _headline(
     stages: dict[str, StageRun], computed: dict[str, float], of_study: Sequence[str], time_ms: int
 ) -> list[Point]:
-    """Return metrics of a complete run, with names and values as in results.csv: headline metrics, those on development
-    data, costs, and those that its study compares."""
+    """Return metrics of a complete run, named as in results.csv: headline metrics, those on development data, those
+    that its study compares, and costs as `system/NAME`."""
     values = run_values(stages) | computed
     names = {metric.name: metric.name for metric in METRICS.values() if metric.headline or metric.split == "dev"}
     names |= {name: f"{SYSTEM}/{name}" for name in COSTS}
