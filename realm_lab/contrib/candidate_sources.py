@@ -45,7 +45,7 @@ def random(search: PassageSearch, batch: QueryBatch) -> np.ndarray:
 
 @register_candidate_source("oracle")
 def oracle(search: PassageSearch, batch: QueryBatch) -> np.ndarray:
-    """The gold passage, if it is known, and random ones: the ceiling of retrieval."""
+    """The gold passage, if it is known, and random ones: meant as the ceiling of retrieval."""
     random_BK, gold_B1 = random(search, batch), np.asarray(batch.gold_B, np.int64)[:, None]
     others_BK = np.where(random_BK == gold_B1, ABSENT, random_BK)
     return _first_allowed(search, np.concatenate([gold_B1, others_BK], axis=1))
@@ -70,8 +70,8 @@ class Shares(Section):
 
 @register_candidate_source("mixed")
 def mixed(search: PassageSearch, batch: QueryBatch, options: Shares) -> np.ndarray:
-    """Passages of several sources, in this order. In place of a passage that is there already, a source gives its
-    next."""
+    """Passages of the index, then of the batch, then random ones. In place of a passage that an earlier source gave, a
+    source gives its next one."""
     found_BK = np.empty((len(search.queries), 0), np.int64)
     for name, count in options:
         more = search._replace(wanted=found_BK.shape[1] + count)
@@ -97,7 +97,7 @@ def ranked(search: PassageSearch, rows_BL: np.ndarray) -> np.ndarray:
 
 
 def _first_allowed(search: PassageSearch, rows_BL: np.ndarray) -> np.ndarray:
-    """Return the first search.wanted rows that are allowed, ABSENT after the last, [B, search.wanted]."""
+    """Return the first search.wanted rows that are allowed, filled up with ABSENT, [B, search.wanted]."""
     allowed_BL = search.allowed(rows_BL)
     order_BL = np.argsort(~allowed_BL, axis=1, kind="stable")[:, : search.wanted]
     found_BK = np.full((len(rows_BL), search.wanted), ABSENT, np.int64)

@@ -36,7 +36,7 @@ class ExecutorOptions(Section):
 
 @LAUNCHERS.register("executor")
 class ExecutorLauncher(RemoteLauncher):
-    """Runs tasks by an executor of `concurrent.futures`. A broken executor is made again."""
+    """Runs tasks by an executor of `concurrent.futures`. A broken executor is replaced by a new one."""
 
     name = "executor"
 
@@ -59,7 +59,7 @@ class ExecutorLauncher(RemoteLauncher):
         return type(self._executor).__name__
 
     def ended(self) -> Iterator[tuple[str, Outcome]]:
-        """Yield tasks whose future is done. An exception comes from the executor, since `do_file` returns errors."""
+        """Yield tasks whose future is done. A future's exception comes from the executor: `do_file` returns errors."""
         for name, future in [*self._futures.items()]:
             if future.done():
                 del self._futures[name]

@@ -23,7 +23,7 @@ from realm_lab.lab.tasks import Task
 from realm_lab.lab.workers import Outcome
 from realm_lab.records.run_lease import LOST_CODE
 
-ASK_SECONDS = 2.0  # between two questions to the server
+ASK_SECONDS = 2.0  # between two requests to the server
 
 
 class HyperQueueOptions(Section):
@@ -71,14 +71,14 @@ class HyperQueueLauncher(RemoteLauncher):
             stdout=None,
             stderr=None,
             resources=ResourceRequest(cpus=cpus, resources=further),
-            crash_limit=1,  # HyperQueue does not restart it: this launcher does, with a new task file
+            crash_limit=1,  # this launcher restarts a task, with a new task file; HyperQueue does not
         )
         with self._asking():
             self._jobs[task.name] = self._client.submit(job)
         return str(self._jobs[task.name].id)
 
     def ended(self) -> Iterator[tuple[str, Outcome]]:
-        """Yield tasks that have noted their end, and those whose workers are gone."""
+        """Yield tasks that have noted their end, and tasks that failed in HyperQueue without noting it."""
         lost = self._lost()
         for name, outcome in super().ended():
             lost.pop(name, None)
@@ -101,10 +101,10 @@ class HyperQueueLauncher(RemoteLauncher):
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """Turn any error inside the block into a UserError: the server does not answer. It is not asked again."""
+        """Turn any error inside the block into a UserError, and drop the client: the server does not answer."""
         try:
             yield
-        except Exception as error:  # the package has no class for it
+        except Exception as error:  # the package has no class for its errors
             self._client = None
             reason, folder = " ".join(str(error).split()), self._options.server or "~/.hq-server"
             remedy = "start one with `hq server start`, then sweep again"

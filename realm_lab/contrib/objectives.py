@@ -1,9 +1,9 @@
 """Training objectives of other papers: functions of log p(z|x) and log p(y|z,x) as in engine/models/objectives.py.
 
-EMDR2 and Atlas have a reader of all passages at once, p(y|x,Z), independent of p(z|x); a reader of one passage at a
-time uses `set_log_likelihood` instead. Both papers score passages without dropout; realm_lab scores them in the forward
-pass of training. Attention distillation (Izacard & Grave 2021) needs a decoder: system fid has it (`retriever:
-distilled`).
+EMDR2 and Atlas have a reader of all passages at once, p(y|x,Z), independent of p(z|x). The reader here reads one
+passage at a time, and `set_log_likelihood` replaces p(y|x,Z). To train the retriever, both papers read the passages
+without dropout; realm_lab uses the likelihoods of the training step, with dropout. Attention distillation (Izacard &
+Grave 2021b) needs a decoder: system fid has it (`retriever: distilled`).
 """
 
 # Shapes: B examples, K candidates
@@ -17,7 +17,7 @@ from pydantic import Field
 from realm_lab.engine.models.objectives import NOWHERE, is_candidate, marginal, register_objective
 from realm_lab.engine.params.sections import Section
 
-if TYPE_CHECKING:  # a study's file is checked without torch
+if TYPE_CHECKING:  # a study's file is read without torch, and imports this
     from torch import Tensor
 
 
@@ -53,7 +53,7 @@ def emdr2(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
 
 @register_objective("perplexity_distillation")
 def perplexity_distillation(log_prior_BK: Tensor, log_reader_BK: Tensor, options: Distillation) -> Tensor:
-    """log p(y|x,Z) - KL(sg(t) || p(z|x)), t(z) ~ p(y|z,x)^(1/temperature) (PDist; Izacard et al. 2022, Atlas).
+    """log p(y|x,Z) - KL(sg(t) || p(z|x)), t(z) ∝ p(y|z,x)^(1/temperature) (PDist; Izacard et al. 2022, Atlas).
 
     The first term trains only the reader, the second only the retriever: t is detached. With a reader that does not
     train it is REPLUG's LSR (Shi et al. 2023, temperature beta). t uses the likelihood of the whole answer, as in the
@@ -65,27 +65,27 @@ def perplexity_distillation(log_prior_BK: Tensor, log_reader_BK: Tensor, options
 
 @register_objective("leave_one_out")
 def leave_one_out(log_prior_BK: Tensor, log_reader_BK: Tensor, options: Distillation) -> Tensor:
-    """log p(y|x,Z) - KL(sg(t) || p(z|x)), t(z) ~ p(y|x, Z without z)^(-1/temperature) (LOOP; Izacard et al. 2022).
+    """log p(y|x,Z) - KL(sg(t) || p(z|x)), t(z) ∝ p(y|x, Z without z)^(-1/temperature) (LOOP; Izacard et al. 2022).
 
-    A passage is worth the loss in the answer's likelihood without it, so of two passages with the same content neither
+    A passage is worth the drop in the answer's likelihood without it, so of two passages with the same content neither
     is worth much. t is detached, as in `perplexity_distillation`. A single candidate has all of t.
     """
     candidates = log_reader_BK.shape[1]
     itself_KK = is_candidate(log_prior_BK).new_zeros(candidates, candidates).fill_diagonal_(True)
-    left_out_BKK = itself_KK | ~is_candidate(log_prior_BK)[:, None, :]  # the second K: passages read without the first
+    left_out_BKK = itself_KK | ~is_candidate(log_prior_BK)[:, None, :]  # [b, i, j]: Z without i lacks j
     others_BKK = log_reader_BK.detach()[:, None, :].masked_fill(left_out_BKK, NOWHERE)
     reader_B = set_log_likelihood(log_prior_BK.detach(), log_reader_BK)
     return reader_B + distilled(
         log_prior_BK, -others_BKK.logsumexp(2), options.temperature
-    )  # 1/(|Z| - 1) is the same for all
+    )  # the factor 1/(|Z| - 1) is the same for all passages
 
 
 @register_objective("hard_em")
 def hard_em(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
     """max_z log [p(y|z,x) p(z|x)]: Eq. 1 with its best passage instead of the sum (Min et al. 2019).
 
-    Only the best passage is trained on; nothing else is detached. Min et al. take the maximum over the spans of
-    a passage, and mix in the sum at first (their tau): the system `hard_em`.
+    The reader is trained only on the best passage; p(z|x) also lowers the scores of the other candidates. Min et al.
+    take the maximum, or with a probability of .2 or more the sum, over the spans of a passage: the system `hard_em`.
     """
     return (log_prior_BK + log_reader_BK).max(1).values
 
@@ -101,8 +101,9 @@ class Draws(Section):
 def reinforce(log_prior_BK: Tensor, log_reader_BK: Tensor, options: Draws) -> Tensor:
     """E_z~p(z|x) log p(y|z,x), a lower bound of Eq. 1, by drawn passages (Williams 1992).
 
-    The retriever's gradient is [log p(y|z,x) - b] grad log p(z|x), b the mean over the other draws, 0 for a single one.
-    The value is the mean of log p(y|z,x) over the draws, which trains the reader.
+    The retriever's gradient is the mean over the draws of [log p(y|z,x) - b] grad log p(z|x), with b the mean of
+    log p(y|z,x) over the other draws (0 if there are none). The value is the mean of log p(y|z,x), which trains the
+    reader.
     """
     drawn_BR = _drawn(log_prior_BK, options.draws)
     read_BR, others = log_reader_BK.gather(1, drawn_BR), max(1, options.draws - 1)
@@ -135,13 +136,13 @@ def jsa(log_prior_BK: Tensor, log_reader_BK: Tensor, options: Draws) -> Tensor:
 
 
 def _drawn(log_prior_BK: Tensor, draws: int) -> Tensor:
-    """Columns drawn from p(z|x), with repetition, int64 [B, R]."""
+    """Draw columns from p(z|x) with replacement, int64 [B, draws]."""
     drawn_BR: Tensor = log_prior_BK.detach().exp().multinomial(draws, replacement=True)
     return drawn_BR
 
 
 def distilled(log_prior_BK: Tensor, worth_BK: Tensor, temperature: float) -> Tensor:
-    """-KL(t || p(z|x)), t the softmax over the candidates of worth / temperature, without a gradient. Returns [B]."""
+    """-KL(sg(t) || p(z|x)), t the softmax of worth / temperature over the candidates. Returns [B], in nats."""
     real_BK = is_candidate(log_prior_BK)
     target_BK = (worth_BK.detach() / temperature).masked_fill(~real_BK, NOWHERE).softmax(1)
     cross_B = (target_BK * log_prior_BK.masked_fill(~real_BK, 0.0)).sum(1)

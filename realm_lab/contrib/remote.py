@@ -1,6 +1,6 @@
-"""The base of launchers whose tasks run in processes elsewhere, which see the same folder.
+"""The base of launchers that run tasks in processes elsewhere; the project's folder must be shared with them.
 
-`python -m realm_lab.contrib.remote FILE` does the work of a task file on another machine. No torch here.
+`python -m realm_lab.contrib.remote FILE` does the work of a task file on another machine. It does not import torch.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MOST_LOSSES = 5  # most restarts of a task whose process elsewhere was gone
 
 
 class RemoteLauncher(Launcher):
-    """Runs tasks in processes elsewhere, which see the same folder. A subclass starts the work of a task file and
-    reports its end. If a process is gone, its task is started again, MOST_LOSSES times."""
+    """Runs tasks in processes elsewhere, which share the project's folder. A subclass starts the work of a task file
+    and reports its end. If a process is gone, its task is started again, at most MOST_LOSSES times."""
 
     at_once: int | None = 64
 
@@ -49,7 +49,8 @@ class RemoteLauncher(Launcher):
 
     def ended(self) -> Iterable[tuple[str, Outcome]]:
         """Yield the name of each started task whose process has ended, once, with its exit code and standard error. The
-        code LOST_CODE: the process is gone, and the task is started again. Default: read what the process noted."""
+        exit code LOST_CODE means that the process is gone; its task is started again. By default the exit code and
+        standard error are read from the file of `end_of`."""
         folder = self._tasks_folder
         there = set(os.listdir(folder)) if self._files else set()
         for name, file in [*self._files.items()]:
@@ -64,7 +65,7 @@ class RemoteLauncher(Launcher):
             write_json(file, task_file(task.job(self._root), task.ranks, task.runs(self._root), self._log(task)))
             self._files[task.name] = file
             self.states[task.name] = StageState("RUNNING", self.start(task, file))
-        # A task to be started again is shown as QUEUED, so that a sweep that waits for no other process waits for it.
+        # A task to be started again is QUEUED: a sweep waits for it even if it does not wait for other processes.
         again = {name for name, count in self._losses.items() if count and self.states[name].state == "PENDING"}
         return {name: state._replace(state="QUEUED") if name in again else state for name, state in self.states.items()}
 
@@ -88,7 +89,7 @@ class RemoteLauncher(Launcher):
         for name, outcome in self.ended():
             file = self._files.pop(name, None)
             if file is None:
-                continue  # it was cancelled in its queue
+                continue  # `cancel` dropped the task while it was queued
             is_lost = file.exists() and (outcome.code == LOST_CODE or outcome.was_stopped)  # `cancel` removes the file
             for left in (file, end_of(file)):
                 left.unlink(missing_ok=True)
@@ -142,7 +143,7 @@ def end_of(file: Path) -> Path:
 
 
 def main() -> int:
-    """Do the work of a task file, and note its end."""
+    """Do the work of a task file, write the file of `end_of`, and return the exit code."""
     code, text = do_file(sys.argv[1])
     if Path(sys.argv[1]).exists():
         write_json(end_of(Path(sys.argv[1])), [code, text])

@@ -27,7 +27,7 @@ HOST = "127.0.0.1"  # there is no password, so no other machine may connect
 LONGEST_BODY = 1_000_000  # bytes of a request
 LONGEST_QUESTION = 10_000  # characters
 MOST_PASSAGES = 1000  # of one question
-ASK = "Answer a question from the k best passages of the run; with them and their probabilities."
+ASK = "Answer a question from the k best passages, and return these with their probabilities."
 RETRIEVE = "Retrieve the k best passages for a question, best first, with their scores."
 BATCHES = (
     "Or, as trainers of search agents ask (Search-R1): the `topk` best passages for each of the `queries`, as `result`."
@@ -42,7 +42,7 @@ class Service:
         self.name, self._context, self._lock = name, context, threading.Lock()
 
     def ask(self, question: str, k: int = 5, retriever: Literal["run", "bm25"] = "run") -> dict[str, Any]:
-        """Return the fields of `realm-lab ask --json`, and a warning if there is one."""
+        """Return the fields of `realm-lab ask --json`, and `warning`, which may be None."""
         from realm_lab.engine.systems.ask import ask
 
         _check(question, k)
@@ -60,8 +60,9 @@ class Service:
             return {"question": question, "passages": [asdict(hit) for hit in found]}
 
     def retrieve_batch(self, queries: list[str], topk: int, return_scores: bool) -> dict[str, Any]:
-        """Return `result`, a list of documents for each query, each with its score if they are asked for. `contents` is
-        the title, a new line and the body. A query without a word, as language models may write it, finds nothing."""
+        """Return `result`, a list of documents for each query; with `return_scores` each document has its score. The
+        `contents` of a document are title, new line and body. A blank query, as language models may send, finds
+        nothing."""
         from realm_lab.api import retrieve
 
         _check_count("topk", topk)
@@ -81,7 +82,7 @@ class Service:
 
 
 def _check(question: str, k: int) -> None:
-    """Refuse a question that is no text, or would take too long to answer, since the next question waits for it."""
+    """Refuse a blank, broken or too long question, or a wrong k; a long answer would keep the next question waiting."""
     if not question.strip():
         raise UserError("the question is empty", "ask one")
     if len(question) > LONGEST_QUESTION:
@@ -97,7 +98,7 @@ def _check_count(name: str, value: int) -> None:
 
 
 def _whole(text: str) -> str:
-    """Replace each half of a surrogate pair, which has no UTF-8, by U+FFFD."""
+    """Write surrogate pairs as characters, and each unpaired surrogate, which UTF-8 cannot encode, as U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -160,7 +161,7 @@ def http_app(service: Service) -> FastAPI:
         from fastapi.responses import JSONResponse
 
     app = FastAPI(title="realm_lab", description=f"The run {service.name}.")
-    # Against DNS rebinding: a page of another site whose name points to 127.0.0.1 cannot ask.
+    # Against DNS rebinding: a web page whose host name points to 127.0.0.1 cannot send requests.
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
 
     def ask(
@@ -245,7 +246,7 @@ def mcp_server(service: Service) -> MCPServer[Any]:
 
 
 def _mend_standard_input() -> None:
-    """Write half surrogate pairs in lines of JSON as U+FFFD. The server would drop such a line without a reply."""
+    """Write unpaired surrogates in JSON lines of stdin as U+FFFD. The server drops such a line without a reply."""
     reader, writer = os.pipe()
     lines, server = os.fdopen(os.dup(0), "rb"), os.fdopen(writer, "wb")
     os.dup2(reader, 0)
@@ -259,7 +260,7 @@ def _pass_on(lines: BinaryIO, server: BinaryIO) -> None:
             if b"\\u" in line:
                 try:
                     line = _whole(json.dumps(json.loads(line), ensure_ascii=False)).encode() + b"\n"
-                except (ValueError, RecursionError):  # not JSON: the server decides
+                except (ValueError, RecursionError):  # not JSON: the server handles it
                     pass
             server.write(line)
             server.flush()

@@ -1,7 +1,7 @@
 """A tagger of salient spans from a Hugging Face token-classification folder (paper section 3.4: a BERT tagger).
 
-transformers' pipeline finds the entities: the first wordpiece of a word decides, and a text longer than the model
-is read in windows that overlap. Weights must be safetensors, and code of the folder is never run.
+transformers' pipeline finds the entities: the first wordpiece of a word decides its label, and a text longer than the
+model's input is read in overlapping windows. Weights must be safetensors, and code of the folder is never run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ModelTagger:
     """A salient_spans.Tagger: a token classifier finds entities, and `find_dates` date expressions."""
 
     def __init__(self, classify: Any):
-        """`classify` is a transformers token-classification pipeline that aggregates."""
+        """`classify` is a transformers token-classification pipeline with an aggregation strategy."""
         self._classify = classify
 
     def tag_batch(self, texts: Sequence[str], contexts: Sequence[str]) -> list[tuple[Span, ...]]:
@@ -49,8 +49,8 @@ class ModelTagger:
 
 @register_tagger("model")
 def read_tagger(options: TaggerFolder) -> ModelTagger:
-    """The tagger of a Hugging Face token-classification folder. UserError: no such folder, no safetensors (a pickle is
-    never loaded), or no fast tokenizer."""
+    """Return the tagger of a Hugging Face token-classification folder. UserError: no such folder, or no safetensors (a
+    pickle is never loaded)."""
     import torch
     from transformers import AutoModelForTokenClassification, AutoTokenizer, TokenClassificationPipeline
 

@@ -1,7 +1,7 @@
-"""TFRecord files of salient_span_wikipedia, as TensorFlow Datasets keeps them, without TensorFlow.
+"""Read TFRecord files of salient_span_wikipedia, as TensorFlow Datasets stores them, without TensorFlow.
 
-A file repeats: length (8 bytes), its checksum (4, not read), a tf.train.Example, its checksum (4, not read). Only the
-parts of protocol buffers that an Example has are decoded: lists of bytes and of integers, by the name of a feature.
+A file repeats: length (8 bytes), its checksum (4, ignored), a tf.train.Example, its checksum (4, ignored). Only the
+features that these Examples have are decoded: lists of bytes and of integers, by their names.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _examples(path: Path) -> Iterator[Features]:
 
 
 def _example(data: bytes) -> Features:
-    """Return the features of a message Example {1: features {1: [{1: name, 2: {1: bytes {1}, 3: integers {1}}}]}}."""
+    """Decode an Example, with field numbers {1: features {1: [{1: name, 2: {1: bytes {1}, 3: integers {1}}}]}}."""
     found: Features = {}
     for _, features in fields(data):
         for _, entry in fields(features):

@@ -163,7 +163,9 @@ class BoundResults:
         mine, theirs = self.by_seed(study, cell, metric), self.by_seed(study, other, metric)
         found = summarise(mine[seed] - theirs[seed] for seed in mine.keys() & theirs.keys())
         if found is None or field not in ([], ["difference"], ["size"]):
-            raise UserError(f"no such difference of {study}/{cell} and {other}", remedy="of the same seeds, or `size`")
+            raise UserError(
+                f"no such difference of {study}/{cell} and {other}", remedy="name variants with shared seeds, or `size`"
+            )
         return abs(found.mean) if field == ["size"] else found.mean, f"{study}/{cell} - {other} {metric}"
 
     def _of_runs(self, study: str, cell: str, field: str) -> float:
@@ -186,7 +188,7 @@ class BoundResults:
 
     def check_source(self, where: str, numbers: list[str]) -> None:
         """Look numbers up in the source `where`, `FILE` or `FILE, HEADING`; any other source is not checked. UserError:
-        the source lacks one of the numbers, and has no number that rounds to it."""
+        one of `numbers` is no number of the source, exact or rounded."""
         name, _, heading = where.partition(", ")
         if not (self._root / name).is_file():
             return
@@ -215,7 +217,7 @@ class BoundResults:
 
     @functools.cache  # noqa: B019
     def _reported(self, study: str) -> list[tuple[str, float]]:
-        """Return (query, value) of a study: means of the declared metrics, their findings, then all other means."""
+        """Return (query, value) of a study: means of the declared metrics, all p and differences, then other means."""
         report, findings = self.study(study)
         record, results = report.record, report.results
         means = results.groupby("cell")[metric_columns(results)].mean()

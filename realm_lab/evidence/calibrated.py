@@ -1,4 +1,4 @@
-"""`realm-lab verdict --calibrate STUDY`: false alarms of a study's family, and of each of its tests."""
+"""`realm-lab verdict --calibrate STUDY`: false alarms of a study's family of tests, and of each test."""
 
 from __future__ import annotations
 

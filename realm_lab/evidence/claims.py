@@ -146,7 +146,7 @@ def _unlisted(bound_to: Iterable[str], source: Path, results: BoundResults) -> I
                 number = re.compile(r"\.\d{3}").search(prose, start, end)
                 if studies and number and f"{name}{PART}{heading}" not in bound_to:
                     line, remedy = text.count("\n", 0, number.start()) + 1, f"add '{name}{PART}{heading}' to {source}"
-                    yield Problem(name, line, number[0], f"a number beside the report of {studies[0]}", remedy)
+                    yield Problem(name, line, number[0], f"a number near a link to the report of {studies[0]}", remedy)
 
 
 def _sections(text: str) -> list[tuple[str, int, int]]:
@@ -251,7 +251,7 @@ class _Text:
                 self.check(slot, claim.study)
 
     def _differs(self, claim: Claim, near: re.Match[str]) -> None:
-        """Report each slot of a claim with another verdict, or no number, in a text with the rest of the claim."""
+        """Report the slots in which the text has another verdict than the claim, or no number."""
         for number, (query, words) in enumerate(map(_parts, SLOT.findall(claim.template))):
             start, end = near.span(f"s{number}")
             self._spans.append((start, end))

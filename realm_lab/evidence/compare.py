@@ -83,7 +83,7 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
         mine = parameters_of(first)
         base = base or mine
         is_alike = not cells or first.system == cells[0].system  # options of two systems differ
-        # all differences from the first side count as changes, since a comparison declares none
+        # all parameters that differ from the first side count as changes, since a comparison declares none
         names = [key for key in sorted(differing_parameters(base, mine)) if is_alike or not is_system_option(key)]
         changes = {key: mine.get(key) for key in names}
         cells.append(StudyCell(title, title, first.system, changes))
@@ -98,13 +98,13 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
     study = load_runs(runs, design)
     for title in alone:
         study.problems.append(
-            f"{title} has no seed in common with {titles[0]}: the difference holds that of the seeds."
+            f"{title} has no seed in common with {titles[0]}: the difference includes that between the seeds."
         )
     for title in titles[1:]:
         if any(corpora[title].get(seed, corpus) != corpus for seed, corpus in corpora[titles[0]].items()):
             study.problems.append(
-                f"{title} has another corpus than {titles[0]}, with other questions: the difference holds that of "
-                "the corpora."
+                f"{title} has another corpus than {titles[0]}, with other questions: the difference includes that "
+                "between the corpora."
             )
     if len({commit for run in study.runs if (commit := commit_of(run))}) > 1:
         study.problems.append(f"Different commits computed the sides. {commits_line(study)}")

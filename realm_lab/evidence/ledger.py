@@ -55,7 +55,7 @@ class Deviation(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A line of the ledger that breaks the chain, or that files on the disk contradict."""
+    """A line that breaks the chain, that files contradict, or that drops or replaces something after a look."""
 
     line: int
     study: str
@@ -63,8 +63,8 @@ class Problem(NamedTuple):
 
 
 def note_plan(runs: Path, record: StudyRecord, file: Path, complete: int) -> None:
-    """Add the plan of a study, unless it equals the last plan noted. `complete`: how many runs of the new plan and of
-    the last one are complete."""
+    """Add the plan of a study, unless it equals the last plan noted. `complete`: the number of complete runs of this
+    plan and of the last one."""
     with exclusive(runs / NAME) as ledger:
         assert ledger is not None  # `exclusive` waits for the lock
         lines = _whole_lines(ledger, runs / NAME)
@@ -76,7 +76,7 @@ def note_plan(runs: Path, record: StudyRecord, file: Path, complete: int) -> Non
         if last and {name: last.fields.get(name) for name in plan} == plan:
             return
         if last and "tune" in plan and plan["tune"] == last.fields.get("tune") and not record.runs:
-            return  # other code runs new trials: the plan is noted once tuning has chosen
+            return  # other code runs the trials again, and the plan is noted when they have chosen its runs
         choice, tuned = _choice(record), _last(lines, record.name, "tuning")
         if choice and (tuned is None or tuned.fields["choice"] != choice):
             trials = sum(len(cell["trials"]) for cell in record.tuning["cells"].values())
@@ -111,7 +111,7 @@ def note_look(runs: Path, study: str, results: Path, complete: int, findings: Ma
 
 def plan_of(runs: Path, study: str) -> dict[str, Any] | None:
     """Return what a report shows of a study's plan; None if no plan was noted. The plan is the last one before any
-    result, or else the first one. `complete`: runs that had results when it was noted. `deviations`: all changes after
+    result, or else the first one. `complete`: the runs complete when it was noted. `deviations`: all changes after
     results were seen. Plans with runs are preferred to plans noted before tuning chose the runs."""
     path = runs / NAME
     lines = [line for line in read_ledger(path) if line.fields["study"] == study] if path.exists() else []
@@ -187,7 +187,7 @@ def _contradictions(root: Path, study: str, lines: list[Line]) -> Iterator[Probl
     runs, mine = root / "runs", [line for line in lines if line.fields["study"] == study]
     plan, look = _last(mine, study, "plan"), _last(mine, study, "look")
     if plan is None:
-        yield Problem(mine[0].number, study, "no plan stands before it")
+        yield Problem(mine[0].number, study, "no plan of this study is before it")
         return
     record_path = study_folder(runs, study) / "study.json"
     if not record_path.exists():
@@ -211,10 +211,10 @@ def _contradictions(root: Path, study: str, lines: list[Line]) -> Iterator[Probl
     if look and results.exists() and digest_text(results) != look.fields["results"]:
         yield Problem(look.number, study, f"{results} has other results")
     elif not look and reported.get("coverage", {}).get("complete"):
-        yield Problem(plan.number, study, f"{results} has results, and no look at them follows: the end is gone")
+        yield Problem(plan.number, study, f"{results} has results, and no look at them follows: lines are missing")
     last = _last(mine, study, "verdict")
     if look and reported and (last is None or last.fields["findings"] != findings_of(reported)):
-        what = "has other findings" if last else "has a verdict, and none follows: the end is gone"
+        what = "has other findings" if last else "has a verdict, and none follows: lines are missing"
         yield Problem((last or look).number, study, f"{summary} {what}")
     told = reported.get("plan") or {}
     known = {line.hash[:HASH_CHARACTERS]: line.number for line in mine if line.fields["kind"] == "plan"}

@@ -53,7 +53,7 @@ def expected_folder(root: Path, study: str) -> Path:
 
 def tolerance(found: Summary | None, span: float = math.inf) -> float | None:
     """Return the deviation that the mean of as many new runs exceeds in at most 5 % of cases; None for fewer than three
-    seeds, and if it is not below `span`, the range of the metric."""
+    seeds, or if the deviation reaches `span`, the range of the metric."""
     if found is None or found.sd is None or found.n < FEWEST_FOR_SPREAD:
         return None
     far = float(stats.t.ppf((1 + LEVEL) / 2, found.n - 1)) * found.sd * math.sqrt(2 / found.n)
@@ -115,7 +115,7 @@ def in_words(check: Check, study: str) -> str:
 
 
 def _larger_sd(expected: Summary, found: Summary) -> float | None:
-    """Return the larger standard deviation, since that of a few seeds may be 0 by chance; None for one seed."""
+    """Return the larger standard deviation, since one of a few seeds may be 0 by chance; None for one expected seed."""
     return None if expected.sd is None else max(expected.sd, found.sd or 0.0)
 
 
@@ -128,7 +128,7 @@ def _judged(deviation: float, expected: Summary, found: Summary) -> tuple[float 
 
 
 def _very_runs(expected: pd.DataFrame, found: pd.DataFrame, cell: str) -> set[int]:
-    """Return seeds whose run here is the original of the report: the same key, exactly the same time."""
+    """Return the seeds whose run here is the report's: it has the same key and, up to rounding, the same time."""
     times = [column(table, cell, "wall_seconds") for table in (expected, found)]
     keys = [dict(zip(mine["seed"], mine["run_key"], strict=True)) for table in (expected, found)
             for mine in (table[table["cell"] == cell],)]  # fmt: skip

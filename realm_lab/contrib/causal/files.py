@@ -16,7 +16,7 @@ NO_FIRST_TOKEN = (
     "neither bos_token nor eos_token, so nothing can come before the first word of a text",
     "name one in tokenizer_config.json",
 )
-GENERAL_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes of transformers without special tokens
+GENERAL_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes without default special tokens
 
 
 def check(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Check a GGUF file by its header: the names, types and positions of all values and tensors; no weight is read."""
+"""Check a GGUF file by its header, which lists all values and the positions of all tensors; no weight is read."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Identity:
     checkpoint: str  # digest of its files
     form: str
     precision: str
-    code: str  # digest of the code that reads
+    code: str  # digest of the code that computes log p
     format: int = FORMAT
 
     @property
@@ -91,7 +91,7 @@ class Likelihoods:
         return len(self._known)
 
     def find(self, pairs: Sequence[Pair]) -> dict[Pair, Found]:
-        """Return the pairs that have been read, by any process."""
+        """Return the entries of those `pairs` that any process has read."""
         if any(pair not in self._known for pair in pairs):
             self._look()
         return {pair: self._known[pair] for pair in pairs if pair in self._known}
@@ -133,7 +133,7 @@ def _of_other_code(store: Path, identity: Identity) -> Path | None:
 
 
 class States:
-    """States of passages by a model, a file each; any process may add one, and they may be deleted."""
+    """A model's states of passages, one file per passage; any process may add files, and files may be deleted."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -188,7 +188,7 @@ class CausalReader(FrozenReader):
         return Reading(log_probs_BK[:, :, None].to(self._device), is_read_B1)
 
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """True if the most likely words under one passage each are exactly the masked ones, bool [B]."""
+        """True if the most likely words of a sentence, read with its row in `rows_B`, are the masked ones, bool [B]."""
         found = self.found([self._asked(sentence) for sentence in sentences], rows_B[:, None])
         return torch.tensor([one.is_likeliest for (one,) in found], dtype=torch.bool)
 

@@ -87,14 +87,14 @@ class CausalModel:
             if "gguf_file" in given:
                 from transformers import GgufConfig
 
-                given["quantization_config"] = GgufConfig(dequantize=True)  # the same numbers whatever is installed
+                given["quantization_config"] = GgufConfig(dequantize=True)  # same numbers with any `kernels` installed
             model = AutoModelForCausalLM.from_pretrained(dtype=PRECISIONS[precision], **given)
         except Exception as error:  # any file may be named, and the libraries raise any exception
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"no causal language model that transformers opens ({reason})", path=checkpoint) from None
         if not self._tokenizer.is_fast:
             raise UserError(
-                "its tokenizer does not tell the characters of a token", "add tokenizer.json", path=checkpoint
+                "its tokenizer is a slow one, without character offsets", "add tokenizer.json", path=checkpoint
             )
         for name, weight in model.named_parameters():
             if not bool(torch.isfinite(weight).all()):

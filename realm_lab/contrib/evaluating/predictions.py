@@ -149,7 +149,7 @@ def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, An
 
 
 def _matched(path: Path, questions: Sequence[Question]) -> tuple[list[Given], list[str]]:
-    """Return the predictions for each question, matched by its id, else by its text, and the ids of all others."""
+    """Return the predictions for each question, matched by id, else by text; and the ids of those for no question."""
     rows: dict[tuple[str, str], list[int]] = {}
     for row, question in enumerate(questions):
         for key in (("id", question.id), ("question", question.question)):

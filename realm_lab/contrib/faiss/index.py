@@ -54,8 +54,8 @@ class FaissIndex:
     """A FAISS index of one kind over a matrix of embeddings."""
 
     def __init__(self, kind: str, embeddings_ND: Matrix, seed: int, options: FaissOptions):
-        """Train and fill the index. Defaults depend on the number of passages. The `seed` is used for the training
-        sample and for FAISS's k-means. UserError: FAISS refuses the options for these embeddings."""
+        """Train and fill the index. Defaults depend on the number and size of the vectors. The `seed` is used for the
+        training sample and for FAISS's k-means. UserError: FAISS refuses the options for these embeddings."""
         self.kind, self._embeddings_ND = kind, embeddings_ND
         total, size = embeddings_ND.shape
         self.options = with_defaults(kind, options.model_dump(exclude_none=True), total, size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from realm_lab.engine.params.sections import Positive, Section
 from realm_lab.engine.retrieval.backends import SEARCH_BACKENDS
 
-Suits = Positive | None  # None: chosen by the number of passages
+Suits = Positive | None  # None: the default of index.with_defaults
 
 
 class FaissOptions(Section):

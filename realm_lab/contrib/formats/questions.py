@@ -1,7 +1,7 @@
 """Records of questions: WebQuestions, CuratedTREC, TriviaQA, TimeQA, NQ with gold passages, QED.
 
-CuratedTREC's answers are regular expressions. As JSON lines (DrQA's form) it looks like any other set: it is recognised
-by "trec" in the file's name, or by "answer_kind": "regex" in a record.
+CuratedTREC's answers are regular expressions. As JSON lines (DrQA's form) it looks like any other data set: answers are
+read as expressions in a file with "trec" in its name, and in a record with "answer_kind": "regex".
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _trivia_questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
 
 
 def _trivia_question(record: Record, dropped: Dropped) -> Iterator[Question]:
-    """Yield a question of TriviaQA on the Hub. Test questions have no answers, but the value "<unk>" and no aliases."""
+    """Yield a question of TriviaQA on the Hub. Test questions have the value "<unk>" in place of answers."""
     given = record.inside("answer", record.field("answer", dict))
     answers = given.text("value"), *given.texts("aliases")
     if answers == ("<unk>",):

@@ -1,7 +1,7 @@
 """Questions with the documents that answer them: DPR's training file, KILT, HotpotQA, Natural Questions (simplified).
 
-Each file holds the passages or pages too, so that it can be the knowledge corpus. A document that answers
-the question has the relevance 1, a hard negative 0.
+Each file except a task of KILT holds the passages or pages too, so that it can be the knowledge corpus. A document that
+answers the question has the relevance 1, a negative of DPR 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _judged(relevant: Iterable[str], negative: Iterable[str] = ()) -> tuple[tupl
 
 
 def _contexts(record: Record, *lists: str) -> Iterator[Document]:
-    """Yield the passages of lists, if the record has them."""
+    """Yield the passages in those of the named lists that the record has."""
     for name in lists:
         for passage in record.within(name) if record.fields.get(name) is not None else ():
             title, text = passage.text("title").strip(), passage.field("text", str)
@@ -72,7 +72,7 @@ def _kilt_question(record: Record, dropped: Dropped) -> Iterator[Question]:
 
 
 def _pairs(record: Record, key: str, second: str) -> list[Any]:
-    """Return a list of HotpotQA's [title, ...]; on the Hub it is two lists, `title` and `second`."""
+    """Return a field of HotpotQA, a list of [title, ...]. On the Hub it has two lists, `title` and the key `second`."""
     value = record.field(key, object)
     if not isinstance(value, dict):
         return list(record.field(key, list))

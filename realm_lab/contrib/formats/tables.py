@@ -69,7 +69,7 @@ def _questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
 
 
 def _cell(name: str, cell: str, record: Record) -> Any:
-    """The text of a cell, a list of texts, or None for a blank cell of a column that need not be filled in."""
+    """Return the text of a cell, or the list of texts in it; None for a blank cell of the column `document`."""
     if name in LISTS and cell.startswith("[") and cell.endswith("]"):
         try:
             return ast.literal_eval(cell)
@@ -83,7 +83,7 @@ def _delimiter(first: str) -> str:
 
 
 def _header(first: str, known: Callable[[Sequence[str]], bool] = is_header) -> list[str]:
-    """The names of the columns if the first line is a header."""
+    """Return the names of the columns; an empty list if the first line is no header."""
     names = [name.strip(' "\r\n').lower() for name in first.split(_delimiter(first))]
     return names if known(names) else []
 

@@ -56,7 +56,7 @@ def _is_wikitext(path: Path, head: str) -> bool:
 
 
 def salient_document(record: Record, dropped: Dropped) -> Iterator[Document]:
-    """A text with the salient spans of REALM's authors, in bytes: a list {start, limit, type}, or three lists."""
+    """Yield a text with the spans of REALM's authors: a list of {start, limit, type} in bytes, or three lists."""
     identity, title, text = record.identity(), record.text("title").strip(), record.field("text", str)
     given = record.field("spans", object)
     if isinstance(given, dict):

@@ -65,7 +65,7 @@ def judgements(path: Path) -> Iterator[tuple[int, str, str, int]]:
 
 
 def _grade(text: str) -> int:
-    """Read a grade; pandas writes 1.0. ValueError: it is no whole number."""
+    """Read a grade, which pandas may write as 1.0. ValueError: it is no whole number."""
     whole, _, rest = text.strip().partition(".")
     if rest.strip("0"):
         raise ValueError

@@ -54,7 +54,7 @@ def _run_gradients(options: argparse.Namespace) -> None:
 
 
 def _draw(found: Gradients, path: Path) -> None:
-    """Draw the cosine of each estimate in the weights over its operations."""
+    """Draw the cosine of each estimate with the exact gradient, in the weights, against its operations."""
     import pandas as pd
 
     from realm_lab.evidence.report.figures import Sketch, draw, plane_figure
@@ -89,6 +89,6 @@ def _show_gradients(context: Context, found: Gradients) -> None:
         numbers = one.cosine, one.bias, one.variance, one.weights_cosine, one.weights_bias
         table.add_row(one.name, *(f"{number:.3f}" for number in numbers), f"{one.gflop:.3g}")
     console.print(table)
-    console.print("bias² and variance: shares of the square of the exact gradient in the query vectors", style="dim")
+    console.print("bias², variance: shares of the exact gradient's square in the query vectors or weights", style="dim")
     for name, why in found.left_out.items():
         console.print(f"left out: {name} ({why})")

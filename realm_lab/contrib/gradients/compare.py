@@ -30,14 +30,14 @@ SOURCES = ("batch", "random", "oracle")
 
 
 class Gradients(NamedTuple):
-    """Estimates of the retriever's gradient, against the exact one over all passages."""
+    """Estimates of the retriever's gradient, compared with the exact gradient over all passages."""
 
     stage: str
     sentences: int
     passages: int
     exact_gflop: float
     estimates: list[Quality]
-    left_out: dict[str, str]  # estimate -> why
+    left_out: dict[str, str]  # estimate -> reason
 
 
 def compare_gradients(
@@ -55,7 +55,7 @@ def compare_gradients(
     if stage not in context.run.stages:
         raise UserError(f"--stage {stage}: a {context.run.system} run has {', '.join(context.run.stages)}")
     if params.pretrain.causal_checkpoint is not None:
-        raise UserError("gradients needs a reader with weights; this run reads with a causal language model")
+        raise UserError("gradients needs a trained reader; this run reads with a frozen causal language model")
     reader = context.load_reader(stage).to(device)
     embedder, null_offset = context.load_embedder(stage)
     retriever = context.retriever(embedder.to(device), null_offset)
@@ -131,7 +131,7 @@ def _always(rows_SK: np.ndarray, draw: int) -> np.ndarray:
 
 
 def rewarded(context: Context, masked: Sequence[MaskedSentence]) -> torch.Tensor:
-    """Return log p(y|z,x) of the reward `containment` for every passage, after the null document, [S, C]."""
+    """Return log p(y|z,x) of the reward `containment` for the null document and every passage, [S, C]."""
     reward = training_reward(Choice("containment"))
     reader = RewardReader(reward, context.passages, context.special, torch.device("cpu"))
     rows_SC = np.tile(np.arange(-1, len(context.passages)), (len(masked), 1))

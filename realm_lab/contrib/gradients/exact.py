@@ -2,8 +2,8 @@
 
 At fixed weights, log p(y|x) = log sum_z p(y|z,x) p(z|x) over every passage and the null document has the gradient
 r(z) = p(z|y,x) - p(z|x) in the score f(x,z) (Guu et al. 2020, Appendix A). An estimate considers fewer passages, or
-maximises another objective; its r(z) is 0 for other passages. From r(z) follow the gradients in the query vectors,
-g(x) = sum_z r(z) Embed_doc(z), and in all weights of the retriever, sum_x sum_z r(z) grad f(x,z).
+maximises another objective; its r(z) is 0 for passages that it leaves out. From r(z) follow the gradients in the query
+vectors, g(x) = sum_z r(z) Embed_doc(z), and in all weights of the retriever, sum_x sum_z r(z) grad f(x,z).
 """
 
 # Shapes: S sentences, N passages, C = N + 1 columns with the null document first, K candidates, R draws, D embedding
@@ -31,12 +31,12 @@ from realm_lab.engine.retrieval.candidates import CandidatePolicy
 from realm_lab.engine.retrieval.retriever import Retriever
 from realm_lab.engine.retrieval.rows import ABSENT, NO_SCORE, NULL
 
-PASSAGES_AT_ONCE = 256  # read for a sentence, or carried back to the weights
+PASSAGES_AT_ONCE = 256  # read for a sentence, or embedded for the gradient in the weights
 Find = Callable[[int], np.ndarray]  # number of the draw -> rows of each sentence, [S, K], with NULL and ABSENT
 
 
 class Scores(NamedTuple):
-    """Everything about some sentences at fixed weights, float64, on the CPU."""
+    """Scores and log-likelihoods of some sentences under every passage, at fixed weights, float64, on the CPU."""
 
     masked: Sequence[MaskedSentence]
     score_SC: Tensor  # f(x,z); NO_SCORE for a passage that its sentence must not find
@@ -55,8 +55,8 @@ class Estimate(NamedTuple):
 
 
 class Quality(NamedTuple):
-    """Distance of an estimate from the exact gradient. Bias of the mean over the draws, variance around this mean, and
-    error = bias + variance are squares, as shares of the exact gradient's square."""
+    """Distance of an estimate from the exact gradient. `bias` of the mean over the draws, `variance` around this mean,
+    and `error`, their sum, are squared norms in the query vectors, as shares of the exact gradient's."""
 
     name: str
     cosine: float  # of the gradient in the query vectors of all sentences together, mean over the draws
@@ -121,8 +121,8 @@ def in_scores(scores: Scores, rows_SK: np.ndarray, objective: Objective, log_rea
 
 
 def top_k(scores: Scores, k: int, null: bool, found_SN: Tensor | None = None) -> np.ndarray:
-    """Return the best k candidates of each sentence, [S, k], the null document one of them if `null`. `found_SN`:
-    scores from another index that rank the passages instead."""
+    """Return the best k candidates of each sentence, [S, k], including the null document if `null`. `found_SN`: scores
+    from another index, which rank the passages instead."""
     score_SN = scores.score_SC[:, 1:] if found_SN is None else found_SN
     score_SN = score_SN.masked_fill(scores.score_SC[:, 1:] <= NO_SCORE, NO_SCORE)
     best = score_SN.sort(dim=1, descending=True, stable=True)
@@ -149,7 +149,7 @@ def drawn_from(
 
 
 class ExactGradient:
-    """The exact gradient of some sentences at the weights of a retriever, which estimates are compared with."""
+    """The exact gradient of some sentences at a retriever's weights; measures how far estimates are from it."""
 
     def __init__(self, params: Params, retriever: Retriever, reader: AnyReader, scores: Scores, seed: int):
         shape = getattr(getattr(reader, "encoder", None), "shape", None)
@@ -162,12 +162,12 @@ class ExactGradient:
 
     @property
     def exact_gflop(self) -> float:
-        """Operations of a step that considers every passage."""
+        """Return the operations of a step that considers every passage, in GFLOP."""
         sentences, columns = self._exact_SC.shape
         return 1e-9 * self._operations(self._scores.masked, np.tile(np.arange(-1, columns - 1), (sentences, 1)))
 
     def quality(self, estimate: Estimate) -> Quality:
-        """Measure an estimate with its draws."""
+        """Measure an estimate over all of its draws."""
         queries, weights = [], []
         operations = 0.0
         for draw in range(estimate.draws):

@@ -1,4 +1,4 @@
-"""The command `mine`: questions with hard negatives."""
+"""The command `mine`: write questions with hard negatives."""
 
 from __future__ import annotations
 

@@ -21,14 +21,14 @@ from realm_lab.engine.systems.registry import Retrieved
 from realm_lab.errors import UserError
 from realm_lab.records.files import atomic_write
 
-DEPTH = 100  # fewest retrieved passages of a question that are looked at (as in DPR)
+DEPTH = 100  # passages retrieved per question, at least (as in DPR)
 QUESTIONS_AT_ONCE = 256
 POSITIVE_SCORE = 1000  # of passages that annotators chose, in DPR's files
 
 
 def mine(context: Context, path: Path, split: Split, retriever: str, count: int) -> tuple[int, int]:
     """Write the questions of a split with at most `count` hard negatives each: the best passages of BM25 (`bm25`) or of
-    the finished run (`run`) that hold no answer, are not relevant and are not the question itself. The
+    the finished run (`run`) that hold no answer, are not judged relevant and are not the question itself. The
     positives are the gold passages, else the best passage with an answer. Returns how many questions were written, and
     how many were left out because they have no positive. UserError: nothing would be written, or the run is not
     finished.

@@ -45,7 +45,7 @@ class Speeds(NamedTuple):
 
 @dataclass(frozen=True)
 class Calibration:
-    """Speeds of one device with one model. `model` is everything else that the speeds depend on."""
+    """Speeds of one device with one model. `model`: the sizes and settings of `model_identity`."""
 
     device: str
     host: str
@@ -66,12 +66,12 @@ def default_path(root: Path) -> Path:
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
-    """Write the file, atomically."""
+    """Write a calibration, atomically."""
     write_json(path, asdict(calibration) | {"speeds": calibration.speeds._asdict()})
 
 
 def read_calibration(path: Path) -> Calibration:
-    """Read a file. UserError: it is missing, or no calibration."""
+    """Read a calibration. UserError: the file is missing or invalid."""
     if not path.exists():
         raise UserError(
             "this machine has not been measured", f"{REMEDY}, or plan for a device: --device H100", path=path
@@ -80,7 +80,7 @@ def read_calibration(path: Path) -> Calibration:
 
 
 def model_identity(params: Params, vocabulary_size: int) -> dict[str, Any]:
-    """Return the model and its settings: a measurement counts only if they are equal."""
+    """Return the model's sizes and settings: a plan uses a measurement only if they are equal."""
     params = without_checkpoint(params)
     shape = encoder_shape(params, vocabulary_size)._asdict()
     del shape["config"]  # the configuration of a checkpoint

@@ -42,7 +42,7 @@ def _run_plan(options: argparse.Namespace) -> None:
             plan.show_plan(made)
         return
     if request != plan.Request():
-        raise UserError("plan --measure measures, and plans nothing; leave out what is for a plan")
+        raise UserError("plan --measure measures, and plans nothing; leave out the options of a plan")
     path = bench.default_path(options.root)
     found = bench.measure(params, options.root)
     bench.write_calibration(path, found)

@@ -12,7 +12,7 @@ TABLE = Path(__file__).with_name("devices.json")
 
 
 class Device(NamedTuple):
-    """Peaks of one device, in SI units; `matrix_operations` per second by precision, None if it has no unit for it."""
+    """Peaks of one device, in SI units. `matrix_operations`: per second, by precision; None if it is not supported."""
 
     name: str
     matrix_operations: dict[str, float | None]
@@ -21,7 +21,7 @@ class Device(NamedTuple):
     source: str
 
     def operations(self, precision: str) -> float:
-        """Return the peak per second in a precision; a device without it is a UserError."""
+        """Return the peak operations per second in a precision. UserError: the device does not support it."""
         found = self.matrix_operations[precision]
         if found is None:
             remedy = "add --set model.precision=float32, or choose another device"

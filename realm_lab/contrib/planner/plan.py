@@ -1,4 +1,4 @@
-"""`realm-lab plan`: from parameters, a corpus size and devices to refresh time, staleness and cost."""
+"""`realm-lab plan`: estimate time, staleness, memory and cost from parameters, a corpus size and devices."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from realm_lab.engine.training.flops import encoder_operations
 from realm_lab.errors import UserError
 
 HOUR, GIB = 3600.0, 2**30
-EFFICIENCY = 0.35  # of a table's peak, by encoders of BERT-base's size; narrow ones reach less
+EFFICIENCY = 0.35  # share of a table's peak that encoders of BERT-base's size reach; narrow ones reach less
 ASSUMED = [
     "sentences of a step share no passage; the ranks share a batch evenly and their exchange of gradients is free",
     "builders have separate devices of the trainers' kind; one index after the other, taken into use at once",
     "every trainer device holds and searches the whole index, exactly; a refresh, if any, every refresh.interval_steps",
-    "a run's other stages read pairs of a mean query and passage; evaluation asks 1,000 questions where all are asked",
+    "a run's other stages read queries and passages of mean length; evaluating all questions counts as 1,000",
     "the BM25 of an evaluation is not counted; at a million passages it takes most of the time",
 ]
-OF_TABLE = ["search reads memory at the table's bandwidth; no fixed time in a step; the last layer counts whole"]
+OF_TABLE = ["search reads memory at the table's bandwidth; a step has no fixed cost; the last layer is counted in full"]
 
 
 class Request(NamedTuple):
@@ -52,7 +52,7 @@ class Source(NamedTuple):
 
 
 class Seconds(NamedTuple):
-    """Durations that a plan is made of."""
+    """Durations that a plan is computed from."""
 
     step: float
     step_search: float  # of the search in a step
@@ -61,7 +61,7 @@ class Seconds(NamedTuple):
 
 
 class Freshness(NamedTuple):
-    """Result of a way of refreshing. `age`: steps between the weights of the index and those that search it."""
+    """Time, staleness and cost of a way of refreshing. `age`: of the index, in steps since its weights were current."""
 
     refresh_seconds: float
     interval_steps: int  # between two indexes
@@ -77,7 +77,7 @@ class Freshness(NamedTuple):
 
 
 def make_plan(params: Params, root: Path, request: Request) -> dict[str, Any]:
-    """Estimate everything, as plain values: seconds, bytes, hours.
+    """Return all estimates of a plan as plain values: seconds, bytes, hours.
 
     UserError: an unknown device, no measurement of this machine, or no corpus and no --passages.
     """
@@ -129,8 +129,8 @@ def memory(params: Params, work: Workload, passages: int) -> dict[str, float]:
 
 
 def _measured(params: Params, root: Path, text: Text) -> Source:
-    """Read the speeds that were measured on this machine, or on one that shares this folder. UserError: none were, or
-    with another model."""
+    """Read the speeds that were measured on this machine, or on one that shares this folder. UserError: there are none,
+    or they were measured with another model."""
     path = default_path(root)
     found = read_calibration(path)
     for name, wanted in model_identity(params, text.vocabulary_size).items():
@@ -142,7 +142,7 @@ def _measured(params: Params, root: Path, text: Text) -> Source:
 
 
 def _from_table(device: Device, params: Params, request: Request, work: Workload) -> Source:
-    """Return speeds that are a share of the device's peak; a search also reads the index at its bandwidth."""
+    """Return speeds that are a share of the device's peak; a search also reads the index at the device's bandwidth."""
     precision, share = params.model.precision, EFFICIENCY
     speed = share * device.operations(precision)
     scoring = share * (device.matrix_operations["bfloat16"] or device.operations("float32"))
@@ -166,7 +166,7 @@ def freshness(steps: int, interval_steps: int, times: Seconds, request: Request,
     """Plan a refresh at a fixed interval of steps.
 
     `beside`: by builders on separate devices, one index after the other, while the trainers continue. Otherwise the
-    trainers stop and divide the passages among them.
+    trainers stop and share the passages.
     """
     late = math.ceil(times.build / times.step) if beside else 0
     every = max(interval_steps, late, 1)
@@ -206,7 +206,7 @@ def stage_hours(params: Params, work: Workload, speeds: Speeds, passages: int) -
 
 
 def show_plan(plan: dict[str, Any]) -> None:
-    """Print a plan as tables: stages with their cost, both ways of refreshing, memory; then what was assumed."""
+    """Print a plan as tables: stages with their cost, both ways of refreshing, memory; then the assumptions."""
     out, model, used = Console(soft_wrap=True).print, plan["model"], plan["memory_bytes"]
     out(f"{plan['passages']:,} passages, {model['passage']:.0f} wordpieces each, vectors of {model['dimension']}")
     sizes = f"{model['embedder_parameters']:,} parameters in the embedder, {model['reader_parameters']:,} in the reader"
@@ -260,7 +260,7 @@ _FRESHNESS: dict[str, Callable[[Freshness], str]] = {
     "steps between two indexes": lambda way: f"{way.interval_steps:,}",
     "age of the index, steps": lambda way: f"{way.age_lowest:,} to {way.age_highest:,}",
     "its mean": lambda way: f"{way.age_mean:,.1f}, {duration(way.age_mean_seconds)}",
-    "share of the time": lambda way: f"{way.share_of_time:.1%}",
+    "share of time spent refreshing": lambda way: f"{way.share_of_time:.1%}",
     "pre-training takes": lambda way: duration(way.hours * HOUR),
     "devices": lambda way: f"{way.devices}",
     "device time": lambda way: _device_time(way.device_hours),

@@ -1,4 +1,4 @@
-"""The workload of a plan: the sizes of the text, the models' parameters, and operations of a passage and of a step."""
+"""The workload of a plan: sizes of the text, parameters of the models, operations per passage and per sentence."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Workload(NamedTuple):
     query: float
     masks: float  # masked wordpieces of a sentence
     passage_operations: float  # of embedding one passage
-    sentence_operations: float  # of one sentence of a training step whose passages no other sentence shares
+    sentence_operations: float  # of one sentence in a training step, if it shares no passage with others
 
 
 def without_checkpoint(params: Params) -> Params:
@@ -60,7 +60,7 @@ def without_checkpoint(params: Params) -> Params:
 def read_text(params: Params, root: Path) -> Text:
     """Return lengths of the first seed's prepared corpus; without one, the longest that the parameters allow."""
     folder = root
-    with suppress(UserError):  # files that are not there yet are no obstacle
+    with suppress(UserError):  # an input file is missing: nothing is prepared
         key = digest(corpus_inputs(params, params.seeds[0]))
         folder = corpus_folder(root, Run("", params.seeds[0], "", "", corpus_key=key))
     if not (folder / "manifest.json").exists():

@@ -23,7 +23,7 @@ class Bm25ReaderOptions(Bm25Options):
 
 
 class Bm25Passages(SpanReader):
-    """A reader of BM25's passages."""
+    """Base class of systems that retrieve by BM25 and read spans."""
 
     options = Bm25Options
 

@@ -1,9 +1,9 @@
 """Closed-book question answering (Roberts et al. 2020; the T5 rows of Guu et al. 2020, Table 1): no retrieval, facts
 are stored in weights.
 
-Span corruption on the pre-training corpus X and on the passages of Z, which the model would not see otherwise; then
-salient spans of X; then questions. Facts of Z are answered as far as the weights hold them, and a corpus update changes
-nothing.
+Trained by span corruption on the pre-training corpus X and on the passages of Z, which it would not see otherwise; then
+on salient spans of X; then on questions. Facts of Z are answered as far as the weights hold them, and a corpus update
+changes nothing.
 
 Simplified: one model from scratch (or from model.checkpoint) of the size of the other systems' encoder, with a decoder
 of that size, instead of T5; BERT's post-norm layers with absolute positions; one [MASK] for T5's numbered sentinels;

@@ -1,14 +1,14 @@
 """DrQA (Chen et al. 2017): hashed TF-IDF finds articles, LSTMs read all their passages, and the answer is the span with
 the largest unnormalised exp(start + end) in all passages.
 
-The ranking is the released one (tfidf.py); its paragraphs are the passages of the corpus. Passages are retrieved in
+The ranking is the released one (tfidf.py); DrQA's paragraphs are the passages of the corpus. Passages are retrieved in
 their order in the best article, then in the second, so that recall@k counts k passages of few articles.
 
 Simplified: words are the wordpieces of the corpus, whose vectors start at random and are all trained; the paper has
 GloVe's, fixed except for the 1,000 most frequent in questions. One feature marks wordpieces of the question, and
 there are no lemmas, parts of speech or entities (the released multitask model has none either). Examples are the gold
-passages and those of distant supervision together, without its filter by named entities and lengths of paragraphs.
-AdamW with a constant learning rate and clipping at 1; the paper has Adamax and 10. A fixed number of steps; the
+passages and those of distant supervision together, without a filter by named entities and lengths of paragraphs.
+AdamW with a constant learning rate and clipping at 1, instead of Adamax and 10. A fixed number of steps; the
 longest answer is finetune.max_span_wordpieces (the paper's 15 words).
 """
 

@@ -61,7 +61,7 @@ class EmbeddingOptions(Section):
 def folder_settings(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """Read pooling and normalisation from sentence-transformers' files in a folder; empty without such files.
 
-    ValueError: they need unsupported settings, and `given` does not replace them.
+    ValueError: the files need an unsupported module or setting that `given` does not replace.
     """
     path = folder / "modules.json"
     modules = read_json(path) if path.is_file() else []

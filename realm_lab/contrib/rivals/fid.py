@@ -4,11 +4,11 @@ attends to the states of all of them, so that it can combine several passages.
 The passages come from BM25 or from the warm start's towers. With `retriever: distilled` the query tower learns from
 the decoder's attention (Izacard and Grave 2021b).
 
-Simplified: the encoder of the warm start with a decoder that learned to write from its pairs (`denoise`), instead of
+Simplified: the warm start's encoder with a decoder that learned to write from the warm start's pairs (`denoise`), not
 T5; passages without titles, as in all systems here; AdamW with warm-up and decay instead of Adam at a constant
 learning rate; the first answer is the target. Attention is distilled in the second half of the reader's steps, with
 one frozen index of the warm start, instead of in rounds of reader, retriever and new passages; p(z|x) is the softmax of
-f(x, z), not of f(x, z) over the square root of its size.
+f(x, z), not of f(x, z) divided by the square root of the vectors' size.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ class GraphRetriever(LinkedReader):
     def example(
         self, number: int, path: np.ndarray, is_gold: bool, bm25: np.ndarray, holding: np.ndarray
     ) -> Example | None:
-        """Return the example of a question. Its path is always read. The end of a gold path is the positive; without
-        one, all passages with the answer are positives."""
+        """Return the example of a question; None without a positive. The path is always read. The end of a gold path is
+        the positive; without a gold path, the path and the graph's passages with the answer are positives."""
         graph = self.graph(bm25)
         positives = path[-1:] if is_gold else np.union1d(path, np.intersect1d(graph, holding))
         if not len(positives):

@@ -1,9 +1,9 @@
 """Hard EM (Min et al. 2019): the answer occurs in a passage several times, and the reader learns which occurrence is
 meant. BM25 finds the passages; `variant` is the paper's comparison: hard EM, only the first occurrence, or all (MML).
 
-Simplified: BM25 over passages, not TF-IDF over articles and then BM25 over their paragraphs; a passage is chosen by the
-softmax of a head over [CLS] among the positive and its negatives; the paper has a separate class "no answer" per
-passage over the maximum of all positions, and classes "yes" and "no", which no question here has.
+Simplified: BM25 searches passages; the paper searches articles by TF-IDF, then paragraphs by BM25. The passage that
+answers is chosen by a softmax of [CLS] scores over the positive and its negatives; the paper classifies each passage by
+itself, from the maximum over its positions, and has classes "no answer", "yes" and "no". Nothing here is "yes" or "no".
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class LinkedReader(Bm25Passages, ABC):
         self, number: int, path: np.ndarray, is_gold: bool, bm25: np.ndarray, holding: np.ndarray
     ) -> Example | None:
         """Return the training example of a question, or None. `path` ends with a gold passage (`is_gold`), or is the
-        best passage of BM25 with the answer, or empty. `holding`: nearby passages that contain the answer."""
+        best passage of BM25 with the answer, or empty. `holding`: gold passages, and others nearby with the answer."""
 
     @abstractmethod
     def loss(self, model: Any, vectors_PD: Tensor, rows_P: np.ndarray, example: Example) -> Tensor:

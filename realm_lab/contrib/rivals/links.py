@@ -41,7 +41,7 @@ class Links:
         offsets = np.asarray(passages.bodies.offsets[start : start + AT_ONCE + 1])
         tokens_T, offsets = np.asarray(passages.bodies.values[offsets[0] : offsets[-1]]), offsets - offsets[0]
         row_T = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-        begins_T = np.append(~self._continues[tokens_T], True)  # true if a word may start here, and after the last
+        begins_T = np.append(~self._continues[tokens_T], True)  # [T + 1], true at the start of a word and at the end
         begins_T[offsets] = True
         windows_T, found = np.zeros(len(tokens_T), np.uint64), [np.empty((0, 2), np.int64)]
         for length in range(1, int(self._lengths.max(initial=0)) + 1):

@@ -1,6 +1,6 @@
 """PathRetriever (Asai et al. 2020): paths of passages over links, found by a recurrent beam search, read as one text.
 
-As in the released code: a question is encoded with each passage, the states are normalised, every step is a binary
+As in the released code: a question is encoded with each passage, the states are normalised, every candidate is a binary
 choice, a learned vector ends the path, and the two best candidates of a step stay for the next (models/linked.py).
 Simplified: links are titles that a passage names (links.py), not hyperlinks, at most LINKED per passage; paths
 start with passages of BM25, not of TF-IDF's articles; a path of the greatest length is scored with its end
@@ -73,7 +73,7 @@ class JoinedPassages(Passages):
 
 
 class PathRetriever(LinkedReader):
-    """Passages one after the other, each found with the help of those before it."""
+    """Finds passages one after the other, each with the help of those before it."""
 
     name = "path_retriever"
     title = "PathRetriever"
@@ -115,7 +115,7 @@ class PathRetriever(LinkedReader):
         return best_paths(self.model, encode, bm25[: own.first].tolist(), linked, own.beam, own.longest)
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
-        """Return the passages of the best paths, each path from its last to its first."""
+        """Return the passages of the best paths; within a path, from its last passage to its first."""
         found = []
         for paths in self.found(questions):
             scores: dict[int, float] = {}
@@ -126,7 +126,7 @@ class PathRetriever(LinkedReader):
         return Retrieved.padded(found, k)
 
     def readable(self, questions: Sequence[str], k: int) -> tuple[JoinedPassages, Retrieved]:
-        """Return paths as passages: the bodies of each, from its last to its first."""
+        """Return each path as one passage: the bodies of its passages, from the last to the first."""
         numbers: dict[tuple[int, ...], int] = {}
         found = [
             ([numbers.setdefault(path.rows, len(numbers)) for path in paths], [path.log_prob for path in paths])

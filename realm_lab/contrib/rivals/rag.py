@@ -1,11 +1,11 @@
-"""RAG (Lewis et al. 2020): a decoder writes after each passage separately, and the answer is marginal over the passages
-of a retriever; its query tower is trained with the decoder.
+"""RAG (Lewis et al. 2020): a decoder writes after each retrieved passage separately, and the answer's probability is
+marginalised over these passages. The retriever's query tower is trained with the decoder.
 
 Decoding is greedy. RAG-Token takes the most likely word of the marginal at each position. RAG-Sequence writes one
 answer from each passage and takes the one of largest marginal probability, each answer scored under every passage (the
 paper's "thorough decoding", with beams of 1).
 
-Simplified: the encoder of the warm start with a decoder that learned to write from its pairs (`denoise`), instead of
+Simplified: the warm start's encoder with a decoder that learned to write from the warm start's pairs (`denoise`), not
 BART; the warm start's towers instead of DPR's; passages without titles, as in all systems here; the first answer
 is the target.
 """

@@ -2,8 +2,8 @@
 
 A text is decomposed (NFD), cut into runs of letters and digits and single other characters, and lower-cased; an n-gram
 with a stop word or punctuation in it is dropped, the rest are counted by murmurhash3 mod 2^24. The weight of a bucket
-is log(1 + count) times log((N - N_t + 0.5) / (N_t + 0.5)), or 0 if that is negative; texts and questions have the
-same weights, so that the second factor enters squared, and no length is normalised.
+that N_t of N texts have is log(1 + count) times log((N - N_t + 0.5) / (N_t + 0.5)), or 0 if that is negative. Texts and
+questions have the same weights, so that the second factor enters squared, and no length is normalised.
 """
 
 # Shapes: N texts, Q questions, U buckets that the texts use

@@ -1,7 +1,7 @@
 """The toy world in two languages: X, held-out sentences and questions are in the second, Z in either or in both.
 
-In the second language every word is written in other letters, and every sentence is reversed. Names and years stay the
-same, or are in those letters too, so that the languages share no wordpiece.
+In the second language every word is in other letters, and a sentence has its words in reverse order. Names and years
+stay the same, or are in those letters too, so that the languages share no wordpiece.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The toy world in pictures (section 6): facts of Z that are drawn and not written.
+"""The toy world in pictures (section 6): passages of Z that show a fact as a picture.
 
 A picture shows one fact: on top a coloured shape, which is the relation (its colour is the type of the subject), below
 it the subject's name and then the value, in letters of 3 x 10 pixels. Each piece is drawn in several ways, moved and
-with noise. The passage has neither title nor text, so that a name is found by reading it.
+with noise. The passage has neither title nor text, so that only the picture contains the subject's name.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class DrawnWorld(TripleWorld):
 
     @property
     def vocabulary(self) -> list[str]:
-        """Words and names: nothing of a picture is written."""
+        """Words and names, without the further words of triples: pictures have no wordpieces."""
         return [*template_words(), *self.name_pieces]
 
     def stated(self, entity: int) -> list[tuple[str, list[int]]]:
@@ -86,7 +86,7 @@ class DrawnWorld(TripleWorld):
 
 
 class DrawnSource(ToySource):
-    """The world of a seed in images."""
+    """The world of a seed with pictures."""
 
     def __init__(self, request: SourceRequest, options: DrawnOptions):
         world = DrawnWorld(options, request.seed)
@@ -96,7 +96,7 @@ class DrawnSource(ToySource):
 
     @classmethod
     def identity(cls, corpus: Corpus, options: WorldOptions, seed: int) -> dict[str, Any]:
-        """Return the inputs of the toy world. UserError: X is Z, which has no sentences, or questions take two hops."""
+        """Return the inputs of the toy world. UserError: X is Z, or questions take two hops."""
         refuse_same(corpus)
         if options.hops != 1:
             raise UserError("corpus.source: drawn has facts of one hop; set hops to 1", parameter="corpus.source.hops")

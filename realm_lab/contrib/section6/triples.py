@@ -19,8 +19,8 @@ from realm_lab.engine.worlds.source import ToySource
 from realm_lab.engine.worlds.world import ToyWorld
 
 # Share of filler articles whose passages are triples, for news wordings and others alike. With a larger share, the
-# reader sees too little text to learn to copy. If a reader copies from any triple or picture, whatever its relation,
-# each wrong one is worse than no passage.
+# reader sees too little text to learn to copy. If it copied from triples or pictures of any relation, a wrong one
+# would be worse for it than no passage.
 TRIPLE_SHARE = 0.4
 
 
@@ -112,7 +112,7 @@ def fill_card(triples: Sequence[tuple[str, str]], salient: Mapping[str, str], su
 
 
 class TripleSource(ToySource):
-    """The world of a seed."""
+    """The world of a seed, with facts as triples."""
 
     def __init__(self, request: SourceRequest, options: TripleOptions):
         super().__init__(request, options, TripleWorld(options, request.seed, options.triples, options.triple_cards))

@@ -1,1 +1,1 @@
-"""Run folders in, tables, figures and pages out. Nothing here trains or imports torch."""
+"""Reports: tables, figures and pages made from run folders. Nothing here trains or imports torch."""

@@ -73,15 +73,16 @@ def collect(
 
 
 def sections_of(report: Report) -> dict[str, ReportSection]:
-    """Return the sections of a report by name. A section computes its data once. A custom section that fails becomes a
-    warning of the report."""
+    """Return the sections of a report by name. A section computes its data once. A custom section that fails is left
+    out, with a warning in the report."""
     found = {section.name: section(report) for section in FIRST}
     taken = {*KEYS, *FIELDS, *(section.name for section in LAST)}
     for choice in report.record.sections:
         try:
             section = _custom(choice, report)
             if names := {section.name, *section.data()} & {*found, *taken}:
-                raise UserError(f"section '{choice.name}': summary.json has another {min(names)}; rename it")
+                problem = f"section '{choice.name}': summary.json has another '{min(names)}'"
+                raise UserError(problem, "rename the section or this key of its data")
             found[section.name] = section
         except UserError as error:
             if str(error) not in report.data["warnings"]:
@@ -97,7 +98,7 @@ def sections_of(report: Report) -> dict[str, ReportSection]:
 
 
 def _custom(choice: Choice, report: Report) -> ReportSection:
-    """Return a section that a study names. UserError: its code cannot be imported, or fails."""
+    """Return a section that a study names. UserError: its code cannot be imported, is no section, or fails."""
     chosen = REPORT_SECTIONS.choose("sections", choice)
     found = chosen(report)
     if not isinstance(found, ReportSection):

@@ -1,4 +1,4 @@
-"""Findings of a study: each cell against the baseline, in each metric, with their certainty."""
+"""Findings of a study: each cell compared with the baseline in each metric."""
 
 from __future__ import annotations
 

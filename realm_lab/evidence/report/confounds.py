@@ -83,7 +83,7 @@ def rounding_notes(study: StudyFrames) -> Iterator[str]:
     for _, env in environments:
         found = {name: env.get(key) for name, key in MACHINE.items()} | (env.get("packages") or {})
         for name, value in found.items():
-            if value and name != "realm_lab":  # notes on its code are separate
+            if value and name != "realm_lab":  # code_notes.py compares its code
                 made_with[name].add(str(value))
     for name, values in made_with.items():
         if len(values) > 1:

@@ -1,4 +1,4 @@
-"""Effects of the axes of a study: effects of each point, averaged over the other axes, and interactions of two axes."""
+"""Effects of the axes of a study: the effect of each point, averaged over the other axes, and the interactions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Interaction(NamedTuple):
 
 def interactions(study: StudyRecord, results: Sequence[MetricResult]) -> list[Interaction]:
     """Return the interactions in each declared measure of quality, for each pair of points other than the baseline's;
-    empty without two axes, and in a study of seeds until decided."""
+    empty unless there are exactly two axes, and in a study of seeds until decided."""
     base = study.cell(study.baseline).points
     if len(study.axes) != 2 or not base or study.until:
         return []

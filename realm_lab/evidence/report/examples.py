@@ -43,10 +43,10 @@ def explorer_data(study: StudyFrames) -> dict[str, Any]:
 
 
 def table_3(study: StudyFrames, examples: Sequence[Example]) -> list[dict[str, Any]]:
-    """Three masked sentences of one system, as in the paper's Table 3: `gain`, its `rank`, and the example.
+    """Three masked sentences of one cell, as in the paper's Table 3: `gain`, its `rank`, and the example.
 
     Chosen by the gain of the marginal likelihood over the null document: the largest, the median and the smallest, so
-    that a failure is shown too. The system is the first cell that pre-trains, or the first that reads such sentences.
+    that a failure is shown too. The cell is the first that pre-trains, or else the first with masked sentences.
     """
     sentences = [e for e in examples if (e["kind"], e["when"]) == ("cloze", "end")]
     cell = next((name for name, _ in study.pretrained), sentences[0]["cell"] if sentences else study.record.baseline)

@@ -1,6 +1,6 @@
-"""Draws the figures of a report: generic figures by their role, and the tools for custom figures.
+"""Draws the figures of a report: curves, trade-offs, axes, shares and trials, and tools for custom figures.
 
-A report has PNG, a paper also PDF and SVG with text as text, as wide as a column or the whole text. Only this file
+A report has PNG files, a paper also PDF and SVG, one or two columns wide, with text that is not paths. Only this file
 imports matplotlib. The same numbers give the same bytes. Colours are taken from Okabe and Ito (2008), safe for
 colour-blind readers; beyond seven cells they are repeated with another dash.
 """
@@ -40,7 +40,7 @@ BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "
 COLOURS = (INK, BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 DASHES = ("-", "--", ":", "-.")
 WIDTH_INCHES = 7.6
-PAPER_INCHES = (3.25, 6.75)  # one column, and the whole text, of the usual two-column styles
+PAPER_INCHES = (3.25, 6.75)  # widths of one and of two columns in the usual two-column styles
 BEHIND = {"facecolor": PAPER, "alpha": 0.75, "pad": 0.4, "edgecolor": "none"}  # box behind a name over dots
 MOST_TOGETHER, MOST_IN_ROW = 6, 4  # cells that share a panel; metrics of a row of small multiples
 TITLE_CHARACTERS = 64  # of the titles of all panels in a row together
@@ -51,7 +51,7 @@ STYLE: dict[Any, Any] = {
     "figure.figsize": (WIDTH_INCHES, 3.0),
     "figure.dpi": DOTS_PER_INCH,  # so that text is measured at the size in which it is drawn
     "pdf.fonttype": 42,  # TrueType, which publishers ask for
-    "svg.fonttype": "none",  # text as text
+    "svg.fonttype": "none",  # text, not paths
     "svg.hashsalt": "realm_lab",
     "text.parse_math": False,
     "axes.titlesize": 9.0,
@@ -200,7 +200,7 @@ def bands_figure(
     step: str = "pre-training step",
     styles: Styles | None = None,
 ) -> Figure | None:
-    """`curves_figure`, from the table that `bands` returns; small multiples if there are many cells and few panels."""
+    """Draw the table of `bands` as `curves_figure` does; small multiples if there are many cells and few panels."""
     drawn = [panel for panel in panels if (found["metric"] == panel.metric).any()]
     present = _present(cells, found)
     if not drawn or not present:
@@ -301,7 +301,7 @@ def plane_figure(
         if path == sorted(path):  # else the line would go back and forth
             place.plot(*zip(*path, strict=True), linewidth=1.4, **how)
         colours |= dict.fromkeys(joined, COLOURS[order % 7])
-        names |= dict.fromkeys(joined, "") if is_log else joined  # on a log axis the few values of x identify points
+        names |= dict.fromkeys(joined, "") if is_log else joined  # a log axis has no names of points: x is enough
         ends[title] = max(path)
     for _, name, _ in reversed(present):  # the baseline on top
         mine, colour = spots[spots["cell"] == name], colours.get(name, BLUE)
@@ -389,7 +389,7 @@ def _label_points(
     scale, inside = figure.dpi / 72, np.array([place.get_window_extent().extents])
 
     def boxes(points: Sequence[tuple[float, float]], radius: float) -> np.ndarray:
-        """A row for each point: left, bottom, right, top; the radius is in points of the font."""
+        """A row for each point: left, bottom, right, top; the radius is in points (1/72 inch)."""
         middle = np.asarray(place.transData.transform(points)).reshape(-1, 2)
         return np.hstack([middle - radius * scale, middle + radius * scale])
 

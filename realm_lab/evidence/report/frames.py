@@ -40,7 +40,7 @@ CURVE_COLUMNS = ["cell", "seed", "metric", "step", "value"]
 
 @dataclass(frozen=True)
 class StudyFrames:
-    """A study with everything that was read of it."""
+    """A study, its runs, and their results as frames."""
 
     record: StudyRecord
     runs: list[Run]  # those whose record could be read
@@ -81,8 +81,8 @@ class StudyFrames:
     def curves(self) -> pd.DataFrame:
         """Return every finite point of pre-training: cell, seed, metric, step, value.
 
-        The age of the index is the mean over all steps since the point before: single ages at regular
-        steps could always fall on the same point between two refreshes.
+        The age of the index is the mean over all steps since the point before: ages at regular steps
+        could all be measured equally long after a refresh.
         """
         points = self.curves_of("pretrain")
         import pandas as pd
@@ -105,7 +105,7 @@ class StudyFrames:
 
     @property
     def curves_once(self) -> pd.DataFrame:
-        """`curves` of the cells that `pretrained` has: each pre-training once."""
+        """`curves` of the cells in `pretrained`: each pre-training once."""
         return self.curves[self.curves["cell"].isin([name for name, _ in self.pretrained])]
 
 
@@ -131,7 +131,7 @@ def column(results: pd.DataFrame, cell: str, metric: str) -> dict[int, float]:
 
 
 def load_study(runs: Path, name: str) -> StudyFrames:
-    """Read a study as it ran last. UserError: the study has no runs here."""
+    """Read a recorded study and its runs. UserError: the study has no runs here."""
     return load_runs(runs, Studies(runs).read(name))
 
 
@@ -221,7 +221,7 @@ def _out_of_bounds(values: Mapping[str, float]) -> Iterator[str]:
 
 def _updates(run: Path) -> dict[str, float]:
     """Return the means of the run's corpus updates by `corpus_updates.UPDATE.GROUP.SIDE.MEASURE`; GROUP is a group of
-    blanks, or `questions`."""
+    clozes (sentences with a blank), or `questions`."""
     found: dict[str, float] = {}
     for path in sorted((run / UPDATES).glob("*/result.json")):
         check_folder(path.parent)

@@ -1,7 +1,7 @@
 """Render templates to Markdown, HTML and plain text, and format numbers. Templates are in templates/ and in sections.
 
 Data is escaped when it is put into a template: for Markdown and HTML in the pieces of a report.md, for HTML in
-*.html.j2. Other *.j2 are plain text. A page of a report is its Markdown, converted, with its pictures inside.
+*.html.j2. Other *.j2 are plain text. A page of a report is its report.md as HTML, with pictures embedded.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _environment(kind: str) -> Environment:
 
 
 def escape_markdown(value: Any) -> Markup:
-    """`value` on one line, with everything that Markdown or HTML would interpret made harmless."""
+    """Return `value` on one line, with the characters escaped that Markdown or HTML would interpret."""
     if isinstance(value, Markup):
         return value
     text = str(escape(" ".join(str(value).split()))).replace("&#39;", "'").replace("&#34;", '"')
@@ -135,7 +135,7 @@ def page(template: str, script: str = "page.js", **values: Any) -> str:
 
 
 def html(markdown: str, folder: Path) -> Markup:
-    """Markdown as HTML, with the pictures that lie in `folder` inside it."""
+    """Convert Markdown to HTML, with the pictures of `folder` embedded."""
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = parser.parse(markdown)
     for place, token in enumerate(tokens):
@@ -158,12 +158,12 @@ def picture(path: Path) -> str:
 
 
 def probability(value: float | None) -> str:
-    """A probability with three decimals, or two significant digits when it is very small."""
+    """A probability with three decimals; two significant digits below .0005, a dash for None."""
     if value is None or value >= 0.0005 or value == 0.0:
         return number(value)
     return f"{value:.1e}".replace("e-0", "e-").replace("-", MINUS)
 
 
 def likelihood(log_likelihood: float | None) -> str:
-    """The probability of a log-likelihood in nats; a dash for none."""
+    """exp(`log_likelihood`), at most 1, as a probability in text; a dash for None. `log_likelihood`: in nats."""
     return NOTHING if log_likelihood is None else probability(math.exp(min(log_likelihood, 0.0)))

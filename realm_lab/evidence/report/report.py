@@ -86,8 +86,8 @@ def write_study_report(
     """Write reports/NAME of a study that has been recorded, and the page of all studies; returns the folder.
 
     `force`: replace even a report of more complete runs. `paper`: also write LaTeX tables, PDF and SVG. `explorer`:
-    also write examples.json. Both are always written again if they exist already.
-    UserError: no such study here, or the existing report has more complete runs.
+    also write examples.json. The files of both are always written again if they exist.
+    UserError: no such study here, its tuning is unfinished, or the existing report has more complete runs.
     """
     root, folder = Path(root), Path(root) / "reports" / name
     record = (studies or Studies(root / "runs")).read(name)
@@ -159,7 +159,7 @@ def write_report(
     """Write the report of one study into `folder`; returns the content of summary.json.
 
     `title` is the heading (default: the study's name), `commands` reproduce the report (default: the study's sweep),
-    `plan` has the ledger's fields about its plan.
+    `plan` is the study's plan as `plan_of` returns it.
     """
     own = own_figures(study, is_paper=paper)
     report = collect(study, [entry for entry, _ in own], title, commands, plan)

@@ -61,7 +61,7 @@ class Report:
 
     @functools.cached_property
     def interactions(self) -> list[Interaction]:
-        """The interactions of two axes in each metric."""
+        """The interactions of two axes in each declared measure of quality."""
         return interactions(self.record, self.compared)
 
     @functools.cached_property

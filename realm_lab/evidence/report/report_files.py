@@ -93,8 +93,8 @@ def markdown(sections: dict[str, ReportSection]) -> str:
 
 
 def terminal_text(folder: Path) -> str:
-    """Return the terminal's version of the report in `folder`: the first screen without figures, tables of the declared
-    metrics, warnings and cells."""
+    """Return the terminal's version of the report in `folder`, without figures: the first screen, then the tables of
+    the other declared metrics, flags, warnings and cells."""
     report = load_report(folder)
     sections = sections_of(replace(report, record=replace(report.record, exploratory=())))
     for section in sections.values():

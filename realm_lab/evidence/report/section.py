@@ -22,7 +22,7 @@ Group = Literal["", "More results", "How certain", "Per run", "How to reproduce"
 
 
 class ReportSection:
-    """A part of a report, left out if it is empty. A subclass overrides the attributes that it has.
+    """A part of a report, left out if it is empty. A subclass overrides the attributes that its section has.
 
     `name` names its table in LaTeX; `heading` is its title in LaTeX and in a folded part. report.md has its figures and
     then the table of its rows with a `note` below. A `template` replaces table and note; it can use `section`, `report`
@@ -45,35 +45,35 @@ class ReportSection:
 
     @property
     def heading(self) -> str:
-        """Its title."""
+        """The title of the section."""
         return ""
 
     @functools.cached_property
     def rows(self) -> Rows:
-        """The rows of its table."""
+        """The rows of the section's table."""
         return []
 
     @property
     def tables(self) -> dict[str, tuple[str, Rows]]:
-        """Its tables in LaTeX by name: heading and rows."""
+        """The section's tables in LaTeX by name: heading and rows."""
         return {self.name: (self.heading, self.rows)} if self.heading else {}
 
     def data(self) -> dict[str, Any]:
-        """Return its fields of summary.json, by name."""
+        """Return the section's fields of summary.json, by name."""
         return {}
 
     @functools.cached_property
     def sentence(self) -> str:
-        """Its sentence below the first table; "" if it has none."""
+        """The section's sentence below the first table; "" if it has none."""
         return ""
 
     def figures(self) -> list[Sketch]:
-        """Return its figures that have data."""
+        """Return the section's figures that have data."""
         return []
 
     @property
     def text(self) -> Markup:
-        """Its piece of report.md; "" if it has none."""
+        """The section's piece of report.md; "" if it has none."""
         body = self.template or f"{{% if rows %}}\n{{{{ table(rows) }}}}\n\n{self.note}\n{{% endif %}}\n"
         template = f"{{% for one in section.sketches %}}\n{{{{ figure(one.entry) }}}}\n\n{{% endfor %}}\n{body}"
         return Markup(render_piece(template, section=self, report=self.report, rows=self.rows).strip())

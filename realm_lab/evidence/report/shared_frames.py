@@ -30,7 +30,7 @@ def changed(record: StudyRecord, study: StudyFrames | None = None) -> pd.DataFra
         points: dict[str, Any] = dict(cell.points)
         points |= {
             axis: copy.deepcopy(parse_yaml(point, axis)) for axis, point in points.items() if axis in names
-        }  # without path and line
+        }  # without the path and line of parsed values
         values = known.get(cell.name, {}) | cell.changes
         row: dict[str, Any] = {"cell": cell.name, "system": cell.system} | points
         rows.append(row | {name: values.get(name, points.get(name)) for name in names})

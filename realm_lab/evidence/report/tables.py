@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def coverage(results: pd.DataFrame, cell: str | None = None) -> dict[str, Any]:
-    """Number of runs, of complete ones, and of those in each state."""
+    """Return the numbers of runs, of complete runs, and of runs in each state."""
     states = Counter(results["status"] if cell is None else results["status"][results["cell"] == cell])
     return {"runs": states.total(), "complete": states.get("COMPLETE", 0), "states": dict(sorted(states.items()))}
 

@@ -5,7 +5,7 @@ them skewed. Therefore studies without any effect are simulated, with the skewne
 correlations; any finding in such a study is a false alarm. The spread does not matter: the statistic is free of scale.
 
 Drawing seeds again with replacement is not used: with eight seeds and 12 normal comparisons it estimates that 12 % of
-studies have a false alarm, but the true rate is below 5 % (a test shows it).
+studies have a false alarm, but the true rate is below 5 %.
 
 References: Joanes & Gill (1998), Comparing measures of sample skewness and kurtosis, section 2 (G1); Pearson (1895),
 type III; Cario & Nelson (1997), Modeling and generating random vectors with arbitrary marginal distributions, for
@@ -105,9 +105,10 @@ def false_alarms(studies: np.ndarray) -> FalseAlarms:
 
 @functools.cache
 def some_signs(seeds: int) -> np.ndarray:
-    """Return sign vectors [signs, seeds], the observed one first, without mirrors, which have the same statistics.
+    """Return sign vectors [signs, seeds], the observed one first; for up to 16 seeds without mirrors (same statistics).
 
-    If there are more than `MOST_SIGNS`, one is drawn from each block of vectors with equal first signs.
+    If there are more than `MOST_SIGNS`, one is drawn from each of `MOST_SIGNS` blocks. For up to 16 seeds the vectors
+    of a block have the same first signs.
     """
     count = 2 ** (seeds - 1) if seeds <= EXACT_SEEDS else RESAMPLES
     if count <= MOST_SIGNS:
@@ -150,7 +151,7 @@ def skewed(
 
 
 def skewness(values: np.ndarray) -> float:
-    """The adjusted Fisher-Pearson coefficient; 0 for values without spread."""
+    """The adjusted Fisher-Pearson coefficient; 0 for fewer than three values, or for values without spread."""
     if len(values) < 3 or np.ptp(values) < TIED * np.abs(values).max(initial=0.0):
         return 0.0
     return float(stats.skew(values, bias=False))

@@ -94,8 +94,8 @@ class Finding(NamedTuple):
 
     @property
     def needed_seeds(self) -> int | None:
-        """Seeds that show a difference as large as the observed one with 80 % power; None: over 100, or fewer than
-        five seeds are known."""
+        """Seeds that show a difference as large as the observed one with 80 % power; None: over 100, the difference is
+        0, or it is known from fewer than five seeds."""
         return None if self.seeds < FEWEST_FOR_PROJECTION else needed_seeds(self.comparison.deltas, self.tests)
 
     @property
@@ -144,7 +144,7 @@ class Finding(NamedTuple):
 
     @property
     def improves(self) -> bool | None:
-        """True if the direction is an improvement, False if not; None without a direction."""
+        """True if `direction` is the metric's better direction, False if it is the other; None if one is unknown."""
         better = {"up": Kind.HIGHER, "down": Kind.LOWER}.get(self.metric.better)
         return None if better is None or self.direction is None else self.direction is better
 

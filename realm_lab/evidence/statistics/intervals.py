@@ -16,7 +16,7 @@ import numpy as np
 from scipy import stats
 
 LEVEL = 0.95
-FEWEST_FOR_SPREAD = 3  # two values say too little about their spread: Student's interval is 12.7 standard errors wide
+FEWEST_FOR_SPREAD = 3  # two values are too few to estimate a spread: Student's interval is ± 12.7 standard errors
 BOOTSTRAPS = 2000
 FEWEST_CLUSTERS = 10  # with fewer, a bootstrap interval is too narrow
 SEED = 20200210  # of the resampling, so that a report can be written again byte for byte
@@ -41,7 +41,7 @@ class Interval(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Summary of a handful of seeds; `sd` has ddof = 1 and is None for one value."""
+    """Statistics of a metric over seeds; `sd` has ddof = 1 and is None for one value."""
 
     n: int
     mean: float
@@ -93,8 +93,8 @@ def seeds_and_questions_interval(blocks: Sequence[Mapping[Any, np.ndarray]]) -> 
     Seeds and clusters of questions are crossed random effects. The spread of the seeds' means has the variance between
     seeds and the noise of single answers. It lacks the variance of the choice of questions, which all seeds share. That
     variance is the covariance of two seeds' means, from the clusters that both have, and is added. The interval is
-    Student's, with Satterthwaite's degrees of freedom; without shared questions it is `t_interval`. Fewer than three
-    seeds or too few clusters: infinite.
+    Student's, with Satterthwaite's degrees of freedom; if the covariance is not positive, as without shared questions,
+    it is `t_interval`. Fewer than three seeds or too few clusters: infinite.
     """
     if len(blocks) < FEWEST_FOR_SPREAD or min(map(len, blocks)) < FEWEST_CLUSTERS:
         return Interval(-math.inf, math.inf)

@@ -62,7 +62,7 @@ def compare(cell: Mapping[int, float], baseline: Mapping[int, float]) -> Compari
 
 
 def sign_flip_p(deltas: Sequence[float] | np.ndarray) -> float:
-    """Two-sided p of "cell and baseline are exchangeable": the share of all sign vectors with as large a mean."""
+    """Two-sided p of "cell and baseline are exchangeable": the share of sign vectors with as large a |mean|."""
     return step_down_max_t([dict(enumerate(deltas))])[0]
 
 
@@ -96,7 +96,7 @@ def signs(seeds: int) -> np.ndarray:
 
 
 def sign_blocks(seeds: int) -> Iterator[np.ndarray]:
-    """Yield the rows of `signs` in order, in several parts if thousands of questions are paired instead of seeds."""
+    """Yield the rows of `signs` in order; in parts for more than 419 pairs, such as questions instead of seeds."""
     if seeds <= max(EXACT_SEEDS, BLOCK // RESAMPLES):
         yield signs(seeds)
     else:
@@ -111,7 +111,8 @@ def _drawn(seeds: int) -> Iterator[np.ndarray]:
 
 
 def smallest_p(seeds: int) -> float:
-    """The smallest p of a sign-flip test, single or among others: 2 of 2^n signs. Five seeds can never reach .05."""
+    """The smallest p of a sign-flip test, single or in a family: 2 of 2^n signs, above 16 seeds 1 of 10,000. Five seeds
+    can never reach .05."""
     return min(1.0, 2.0 ** (1 - seeds)) if seeds <= EXACT_SEEDS else 1.0 / RESAMPLES
 
 

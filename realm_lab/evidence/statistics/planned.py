@@ -3,7 +3,7 @@
 Studies without any effect are simulated, with the skewness and the correlations of the earlier differences, as for
 calibration. Then one comparison at a time gets an effect, up in half of the studies and down in the others. The test is
 the report's: sign flips, corrected for the family, once or at each look of a rule. The other comparisons stay without
-an effect and take all seeds, and a study in which one of them has a larger statistic counts as finding nothing. The
+an effect and take all seeds. A study in which another comparison has a larger statistic counts as finding nothing. The
 spread is known from a few seeds only, so power is averaged over its uncertainty, as in `power`.
 
 References: as in `calibration`, `power` and `sequential`.
@@ -44,8 +44,8 @@ class Detectable(NamedTuple):
 def detectable_differences(
     pilot: np.ndarray, known: Sequence[Spread | None], rule: Rule, studies: int = STUDIES
 ) -> list[Detectable | None]:
-    """The detectable difference of each comparison of a family; None: no spread is known, or no data could be
-    significant.
+    """The detectable difference of each comparison of a family; None: no spread is known, no data could be significant,
+    or not even 64 standard deviations are detected.
 
     `pilot`: earlier paired differences, [seeds, tests]; NaN where a test lacks a seed. A test with fewer than three
     differences is simulated as normal and independent. `rule`: for a fixed number n of seeds, one look: `Rule(n, n)`.
@@ -97,7 +97,7 @@ class _Family:
         self._looks = []  # of a look: seeds, signs, the two largest statistics of all tests, the test of the largest
         for seeds in range(rule.at_least, rule.at_most + 1):
             width = min(len(flips), 2 ** (seeds - 1))
-            mine = flips[:: len(flips) // width, :seeds]  # signs that start alike are neighbours
+            mine = flips[:: len(flips) // width, :seeds]  # signs that start alike are neighbours: one of each
             if self._room(seeds, width):  # else nothing can be significant yet
                 self._looks.append((seeds, mine, *self._largest(seeds, mine)))
 

@@ -36,8 +36,8 @@ EQUIVALENCE_LEVEL = 0.9  # of the interval that goes with two one-sided tests at
 
 
 def detectable_difference(deltas: Sequence[float], tests: int) -> float | None:
-    """The true difference that as many seeds, with this spread, find with 80 % power; None if the seeds are
-    too few."""
+    """The true difference that as many seeds as `deltas`, with their spread, find with 80 % power; None if the seeds
+    are too few."""
     effect = detectable_effect(len(deltas), tests)
     return None if effect is None else effect * float(np.std(deltas, ddof=1))
 
@@ -60,8 +60,8 @@ def needed_seeds(deltas: Sequence[float] | np.ndarray, tests: int) -> int | None
 
 def equivalence_p(deltas: Sequence[float] | np.ndarray, largest: float) -> float:
     """p of "the true difference is `largest` or more, in one direction or the other": two one-sided paired t-tests.
-    1 for fewer than three seeds, since two differences are often equal by chance, without any spread. NaN: a seed
-    without a value."""
+    1 for fewer than three seeds, since two differences are often equal by chance, without any spread. NaN in
+    `deltas`: a seed without a value."""
     known = np.asarray(deltas)[~np.isnan(deltas)]
     if len(known) < FEWEST_FOR_SPREAD:
         return 1.0
@@ -72,7 +72,7 @@ def equivalence_p(deltas: Sequence[float] | np.ndarray, largest: float) -> float
 
 @functools.cache
 def detectable_effect(seeds: int, tests: int) -> float | None:
-    """The detectable difference in standard deviations of the paired differences; None if no data could reject."""
+    """The detectable difference, in standard deviations of the paired differences; None: too few seeds for any."""
     if seeds < FEWEST_SEEDS:
         return None
     if seeds <= SIMULATED_SEEDS:

@@ -41,7 +41,7 @@ class Rule(NamedTuple):
         return seeds / self.at_most
 
     def new_share(self, seeds: int) -> float:
-        """The share of the level that this look adds."""
+        """The share of the level that the look at that many seeds adds."""
         return self.share(seeds) - (self.share(seeds - 1) if seeds > self.at_least else 0.0)
 
 

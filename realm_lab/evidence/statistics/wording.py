@@ -21,7 +21,7 @@ FALSE_ALARMS = (
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with `digits` decimals and a true minus sign; a dash for none."""
+    """A number with `digits` decimals and a true minus sign; a dash for None, NaN and infinity."""
     if value is None or not math.isfinite(value):
         return NOTHING
     text = f"{value:.{digits}f}"

@@ -1,6 +1,6 @@
-"""Runs of any program as a table, compared with a baseline: the family of tests, its gaps, and Markdown.
+"""Verdicts on a table of runs of any program: each cell compared with a baseline, the decision, and Markdown.
 
-The numbers are the same as in realm_lab's reports: all metrics times all cells are one family, as in a study.
+The tests are the same as in realm_lab's reports. All metrics times all cells except the control are one family.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class CellAnswer(NamedTuple):
 
     @property
     def decision(self) -> Decision:
-        """UNDECIDED unless the pairs show more. A cell with runs that failed or stopped early is never NOT_WORSE."""
+        """NOT_WORSE or WORSE as the finding shows, else UNDECIDED. Missing runs or early stops rule out NOT_WORSE."""
         found = self.finding
         if not found or not (found.is_significant or found.kind is Kind.EQUIVALENT):
             return Decision.UNDECIDED
@@ -98,7 +98,7 @@ class CellAnswer(NamedTuple):
         return Decision.WORSE if better else Decision.UNDECIDED
 
     def as_json(self) -> dict[str, Any]:
-        """The fields of one cell, without infinite bounds."""
+        """Return the cell's fields for verdict.json, and those of its finding if it has one."""
         found = summarise(self.values.values())
         plain: dict[str, Any] = {"n": len(self.values), "mean": found and found.mean}
         plain |= {"missing": [*self.missing], "unpaired": [*self.unpaired], "gap": self.gap}
@@ -141,7 +141,7 @@ class Answer:
         return Decision.NOT_WORSE if found == {Decision.NOT_WORSE} else Decision.UNDECIDED
 
     def as_json(self) -> dict[str, Any]:
-        """Every field: metric -> cell -> finding or gap."""
+        """Return all fields for verdict.json; `metrics`: metric -> cell -> its finding or gap."""
         found = {one.metric.name: {cell.cell: cell.as_json() for cell in one.cells} for one in self.metrics}
         names: dict[str, Any] = {"cell": self.cell, "pair": self.pair, "baseline": self.baseline.cell}
         names |= {"cluster": self.cluster, "control": self.control, "decision": self.decision}
@@ -167,7 +167,7 @@ class Answer:
         return " ".join(lines) + "\n\n" + self.markdown()
 
     def markdown(self, *, is_brief: bool = False) -> str:
-        """A section for each metric: a sentence, a table, and the runs left out. `is_brief`: tables without details."""
+        """A section for each metric (sentence, table, notes), then notes on all. `is_brief`: tables without details."""
         lines: list[str] = []
         for one in self.metrics:
             base, *others = one.cells
@@ -220,7 +220,7 @@ class Answer:
         return notes
 
     def _notes(self, one: MetricAnswer) -> list[str]:
-        """The runs that no test counts, or that ended early."""
+        """Return notes on runs that the tests of a metric leave out, and on runs that ended early."""
         notes = []
         for cell in one.cells:
             if cell.missing:
@@ -257,13 +257,13 @@ def verdict(
     """Compare each variant of a table of runs with the baseline, paired by seed or fold; docs/verdict.md explains it.
 
     frame: a table with a row for each run (a pandas or polars frame, a list of dicts, columns by name), or the path of
-    a file or folder that `realm-lab verdict` reads. `cell` and `pair` are its columns of the variant and of the
-    pairing. `metric`: one or more columns; metrics times variants are one family of tests. `delta`: the largest
-    difference that does not matter, for each metric; without it nothing is called equivalent. `cluster`: a column of
-    groups whose pairs change sign together, as the questions of a document do. `control`: a variant with the code of
-    the baseline; if it differs, no variant is called different. `state`: the column of the states of runs. For
+    a file or folder that `realm-lab verdict` reads. `cell` is the column that names a run's variant, `pair` the column
+    that pairs the runs. `metric`: one or more columns; metrics times variants are one family of tests. `delta`: the
+    largest difference that does not matter, for each metric; without it nothing is called equivalent. `cluster`: a
+    column of groups whose pairs change sign together, as the questions of a document do. `control`: a variant with the
+    code of the baseline; if it differs, no variant is called different. `state`: the column of the states of runs. For
     `decision`, `metric` may be metric -> "up" or "down", the better direction. UserError: a column is missing, a value
-    is no number, or two runs have the same variant and pair.
+    is no number, or two finished runs have the same variant and pair.
     """
     if isinstance(frame, str | Path):
         from realm_lab.evidence.verdict.sources import read_runs
@@ -278,7 +278,7 @@ def verdict(
         raise UserError("no runs", remedy="give a table with a row for each run")
     if pair not in columns:
         raise UserError(
-            f"no column '{pair}', and without what runs share they cannot be paired",
+            f"no column '{pair}', which pairs the runs of the variants",
             remedy=f"name the column of the seed with --pair ({suggestion(pair, columns)})",
         )
     optional = [(name, flag) for name, flag in ((cluster, "--cluster"), (state, "--state")) if name]

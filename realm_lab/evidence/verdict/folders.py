@@ -30,7 +30,7 @@ def tensorboard_runs(path: Path, depth: int | None) -> list[Row]:
 
 
 def hydra_runs(path: Path, jobs: list[Path]) -> list[Row]:
-    """Jobs with their configuration, and their outputs: JSON objects, CSV files and TensorBoard scalars."""
+    """Read Hydra's jobs as rows: the configuration, and metrics from JSON objects, CSV files and TensorBoard."""
     rows = []
     for job in jobs:
         unread: list[UserError] = []
@@ -41,8 +41,8 @@ def hydra_runs(path: Path, jobs: list[Path]) -> list[Row]:
 
 
 def _parts(job: Path, unread: list[UserError]) -> Iterator[tuple[str, dict[str, Logged]]]:
-    """Yield (name, last values) of each part of a job; JSON files of anything but objects are no parts. Faults of files
-    are added to `unread`, since another file may have the metric."""
+    """Yield (name, last values) of each part of a job. A JSON file with other values than objects is no
+    part. The error of a file that cannot be read is added to `unread`, since another file may have the metric."""
     for file in sorted([*job.glob("*.json"), *job.glob("*.csv")]):
         try:
             is_json = file.suffix == ".json"
@@ -92,11 +92,11 @@ def _configuration(job: Path) -> dict[str, Any]:
 
 
 def _filled(value: Any, config: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    """Fill in interpolations with values of the configuration: `${model.name}`, and `${.name}` relative to the value.
-    Other interpolations, such as `${now:%H}`, stay."""
+    """Fill in interpolations with values of the configuration: `${model.name}`, and `${.name}` from the mapping that
+    has the value. Interpolations that name no single value, such as `${now:%H}`, stay."""
     if isinstance(value, Mapping):
         return {name: _filled(one, config, (*path, str(name))) for name, one in value.items()}
-    for _ in range(10 if isinstance(value, str) else 0):  # an answer may contain interpolations, even itself
+    for _ in range(10 if isinstance(value, str) else 0):  # a value may have interpolations, even of itself
         found = INTERPOLATION.search(value)
         if found is None:
             break

@@ -1,7 +1,7 @@
 """One static page that judges a CSV in the browser, with the same digits as `realm-lab verdict`.
 
 The tests are in `evidence/report/templates/verdict.js`. Words, bounds and levels that are defined in Python are put
-into the page, with the state of the generator and the simulated part of the power, so that page and Python agree.
+into the page, with the first state of the random generator and the simulated power, so that page and Python agree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from realm_lab.evidence.verdict import answer, runs, status, tables
 from realm_lab.records.files import write_text
 from realm_lab.records.metrics import FLOOR, METRICS
 
-MOST_DIFFERENCES = 4000  # that the page judges, which takes some seconds
+MOST_DIFFERENCES = 4000  # paired differences that the page judges, in some seconds; it refuses more
 
 
 def write_page(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The runs of a table: the one that counts for each cell and pair, its values, steps and cluster."""
+"""The run of a table that counts for each cell and pair, and the values, the steps and the clusters of these runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LeftOut(NamedTuple):
 
 
 def clusters_of(runs: Mapping[tuple[str, Any], Row], column: str) -> dict[Any, str]:
-    """Return pair -> its cluster. UserError: a pair has no cluster, or two of its runs have different ones."""
+    """Return pair -> its cluster. UserError: a run has no cluster, or two runs of a pair have different clusters."""
     found: dict[Any, str] = {}
     for (_, pair), row in runs.items():
         name = row.setting(column)
@@ -41,7 +41,7 @@ def runs_of(
     rows: Rows, metrics: Sequence[str], cell: str, pair: str, state: str
 ) -> tuple[dict[tuple[str, Any], Row], tuple[LeftOut, ...]]:
     """Return (cell, pair) -> its run, and the runs left out. If several runs have the same cell and pair, the one that
-    finished counts. UserError: two of them finished, or a run has no cell or pair."""
+    finished counts. UserError: two runs of a cell and pair finished, or a run with a value has no cell or pair."""
     left_out = [LeftOut(row.where, row.left_out) for row in rows if row.left_out]
     named: list[Row] = []
     for row in (row for row in rows if not row.left_out):
@@ -60,7 +60,7 @@ def runs_of(
         shared = row.setting(pair)
         key = str(row.setting(cell)), (_whole(shared) if are_whole else str(shared))
         if text := next((str(one) for one in key if "${" in str(one)), ""):
-            problem = f"{row.where}: its configuration has no answer for {text}"
+            problem = f"{row.where}: {text} has an interpolation that the configuration does not resolve"
             raise UserError(problem, remedy="name another column with --cell or --pair")
         found.setdefault(key, []).append(row)
     runs = {}
@@ -83,8 +83,8 @@ def _counts(row: Row, metrics: Sequence[str], state: str) -> bool:
 
 
 def check_parts(rows: Rows, metric: str) -> None:
-    """Check that the parts of a run agree in the metric, and that runs have it in the same parts, else UserError. Parts
-    whose names differ only in digits, such as times, are the same part."""
+    """Check that the parts of each run agree in the metric, and that all runs have it in a common part, else UserError.
+    Parts whose names differ only in digits, such as times, are the same part."""
     common: set[str] | None = None
     first: tuple[Row, str] | None = None
     for row in rows:
@@ -137,7 +137,7 @@ def _value(row: Row, metric: str) -> float | None:
 
 
 def _number(given: Any) -> float | None:
-    """None for a blank value, NaN and infinity. ValueError, TypeError: no number."""
+    """Return a value as a number; None if it is blank, NaN or too large to square. ValueError, TypeError: no number."""
     value = math.nan if _is_blank(given) else float(given)
     return value if abs(value) < LARGEST else None
 
@@ -165,7 +165,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _whole(value: Any) -> int:
-    """Read "3", "3.0" or 3.0 as a whole number, exactly even beyond the digits of a float; ValueError for others."""
+    """Read "3", "3.0" or 3.0 as a whole number, also beyond the digits of a float; else ValueError, ArithmeticError."""
     found = Decimal(str(value).strip())
     if found != found.to_integral_value():
         raise ValueError(value)

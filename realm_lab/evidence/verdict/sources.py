@@ -25,8 +25,8 @@ NO_NUMBERS = ("NaN", "Infinity", "-Infinity")  # as Trackio writes them, as text
 def read_runs(source: str, pattern: str = "", experiment: str = "", part: str = "") -> list[Row]:
     """The runs of a file, a folder or an MLflow store. UserError: there are none, or they cannot be read.
 
-    pattern: a run's name or folder with columns in braces, `{variant}/seed_{seed}`. experiment: one of an MLflow store.
-    part: the file or folder of each run that has its metrics.
+    pattern: a run's name or folder with columns in braces, `{variant}/seed_{seed}`. experiment: its name in an MLflow
+    store. part: the file or folder in each run whose metrics are read.
     """
     path = Path(source)
     if source.startswith(STORES):
@@ -68,7 +68,7 @@ def _folder(path: Path, experiment: str, pattern: str) -> list[Row]:
 
 
 def _database(path: Path, experiment: str) -> list[Row]:
-    """A file of SQLite: Trackio's project, or an MLflow store."""
+    """Read a SQLite file: a project of Trackio, or an MLflow store."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -121,8 +121,8 @@ def _mlflow(uri: str, experiment: str) -> list[Row]:
 
 
 def _named(rows: list[Row], pattern: str, path: Path) -> list[Row]:
-    """Add the columns that the names of runs contain, and mark runs with other names as left out. If a run is a folder
-    below `path`, no column contains a `/`."""
+    """Add the columns that `pattern` finds in the names of runs, and mark runs that it does not fit as left out. If a
+    run is a folder below `path`, no value of a column contains a `/`."""
     parts = re.split(r"\{(\w+)\}", pattern)
     if len(parts) == 1:
         raise UserError(f"--name {pattern}: no column in braces", remedy="for example --name '{variant}/seed_{seed}'")

@@ -20,7 +20,7 @@ DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+(?:[eE][+-]?\d+)?\s*")
 
 
 class Logged(NamedTuple):
-    """The last value of a metric in a log, and its step; None: the log has no steps."""
+    """The last value of a metric, and its step; None: the source has no steps."""
 
     value: Any
     step: float | None = None
@@ -68,7 +68,7 @@ def last_values(records: Sequence[Mapping[str, Any]]) -> dict[str, Logged]:
     for line, record in enumerate(records, 1):
         try:
             step = float(record[name]) if name else float(line)
-        except (KeyError, TypeError, ValueError):  # a line without a step follows the line before
+        except (KeyError, TypeError, ValueError):  # a line without a step has the step of the line before
             pass
         for column, value in record.items():
             before = found.get(column)
@@ -149,8 +149,8 @@ def rows_of(frame: Any) -> list[Row]:
 
 
 def flat(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a nested record, with names joined by dots; fields of NESTED, such as `config`, keep their
-    names. W&B's `{"value": ...}` is read as the value."""
+    """Return the columns of a nested record, with names joined by dots. A field of `config` or another of NESTED keeps
+    its name, unless the record has a column of this name. W&B's `{"value": ...}` is read as the value."""
     found: dict[str, Any] = {}
     for name, value in record.items():
         if isinstance(value, Mapping) and {"value"} <= value.keys() <= {"value", "desc"}:
@@ -164,7 +164,7 @@ def flat(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(record: Mapping[str, Any], where: str) -> Row:
-    """A run whose results may have the name of a setting, such as `loss`."""
+    """Return a run with its results separate from its settings, since both may have a name such as `loss`."""
     results = {name: value for name, value in record.items() if name in RESULTS and isinstance(value, Mapping)}
     logged = {name: {"": Logged(value)} for name, value in flat(results).items()}
     return Row(flat({name: value for name, value in record.items() if name not in results}), where, logged)

@@ -1,7 +1,7 @@
-"""An encoder-decoder that writes its answer, p(y|x, z_1..z_S): the encoder of all systems here, and a causal decoder.
+"""An encoder-decoder that writes its answer, p(y|x, z_1..z_K): the encoder of all systems here, and a causal decoder.
 
 A decoder layer is BERT's with causal self-attention followed by cross-attention to the encoder's states (Vaswani et
-al. 2017), as deep and wide as the encoder; its word embeddings are the encoder's, at both ends. A text starts with
+al. 2017), as deep and wide as the encoder; its input and output embeddings are the encoder's. A text starts with
 [CLS] and ends with [SEP] (as in Rothe et al. 2020), so that the wordpieces are used unchanged. Its folder has
 config.json and model.safetensors (BertModel: the encoder) and decoder.safetensors.
 """
@@ -106,7 +106,7 @@ class DecoderBlock(Block):
 
 
 class Generator(nn.Module):
-    """Encoder and decoder."""
+    """The encoder, and a decoder of the same depth and width."""
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
@@ -145,7 +145,7 @@ class Generator(nn.Module):
         return hidden, Cache(own, sources), torch.stack(logits).mean(0)
 
     def word_log_probs(self, hidden: Tensor) -> Tensor:
-        """Return log p(w|...) of every word, float32 under bfloat16 as well, [..., V]."""
+        """Return log p(w|...) of every word, float32 even with precision bfloat16, [..., V]."""
         with torch.autocast(hidden.device.type, enabled=False):
             features = hidden.to(self.word_bias.dtype)
             logits = functional.linear(features, self.encoder.word_embeddings.weight, self.word_bias)

@@ -73,7 +73,7 @@ class DocumentReader(nn.Module):
         self.start, self.end = nn.Linear(size, size), nn.Linear(size, size)
 
     def endpoints(self, batch: Batch) -> Endpoints:
-        """Return scores of starts and ends; the softmax over a passage of each is p(start) and p(end)."""
+        """Return scores of starts and ends; p(start) and p(end) are their softmax over a passage."""
         question, passage = _segment(batch, 0), _segment(batch, 1)
         question_NQE, passage_NPE = (
             functional.dropout(self.words(part.tokens_NP), self.dropout, self.training) for part in (question, passage)

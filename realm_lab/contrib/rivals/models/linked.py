@@ -2,12 +2,12 @@
 [CLS] x [SEP] z [SEP], and a graph or a path is computed from these vectors.
 
 GraphModel (Min et al. 2019, "Knowledge Guided Text Retrieval ..."): a layer is z' = relu(W_0 z + sum over relations r
-of the mean of W_r z_j over the passages j in relation r to it); a passage is chosen by the softmax of w . z. Without
+of the mean of W_r z_j over the passages j in relation r to z); a passage is chosen by the softmax of w . z. Without
 layers each passage is judged separately, and chosen among all (the paper's ParReader++).
 
 PathModel (Asai et al. 2020, "Learning to Retrieve Reasoning Paths ..."): a state h summarises the passages so far. Each
 step scores every candidate p by P(p | h) = sigmoid(w . h + b), with w the vector of p, and the end of the evidence with
-a learned w. A path's probability is the product of its steps. h' = g a / |a| with a = W [h; w] and a learned g
+a learned w. A path's probability is the product of its steps. h' = g a / |a| with a = W [h; w] + c and learned g
 (section 3.1; the released code has no other non-linearity).
 """
 

@@ -55,8 +55,8 @@ def distant_examples(
     max_width: int,
     read: int,
 ) -> list[Example]:
-    """Return at most EXAMPLES per question, from its gold passages and `rows`, best first. A passage with the answer
-    gives one example: the occurrence whose surroundings share most unigrams and bigrams with the question, if any.
+    """Return at most EXAMPLES per question, from its gold passages, then `rows`. A passage with the answer gives one
+    example: the occurrence whose surroundings share most unigrams and bigrams with the question, unless all share none.
     N-grams with an `ignored` wordpiece (stop words, punctuation) do not count. The reader sees the first `read`
     wordpieces of a passage."""
     examples: list[Example] = []

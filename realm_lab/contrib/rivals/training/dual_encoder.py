@@ -65,8 +65,8 @@ def label(questions: Questions, answers: Answers, passages: Passages, found_QK: 
 class DualEncoderTask(ModelsTask):
     """In-batch softmax from a question to its positive, among the positives and negatives of all questions of a step.
 
-    A passage of another question that contains an answer to this one is not a negative: the paper does not mention it,
-    and in a small corpus there are many. The reader is carried along untrained.
+    A passage of another question that contains an answer to this one is not a negative: a small corpus has many such
+    passages. (The paper mentions no such rule.) The reader is carried along untrained.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ class GenerationTask(ModelsTask):
 
 
 class CopyingTask(GenerationTask):
-    """GenerationTask for texts that can be copied from their passage. A decoder that does not learn it is flagged."""
+    """GenerationTask for texts that can be copied from a passage. A decoder that cannot copy at the end is flagged."""
 
     _loss = 0.0  # of the last step
 
@@ -115,7 +115,7 @@ class RetrievingTask(GenerationTask):
     - `token`: sum_t log sum_z p(z|x) p(y_t|y_<t, z, x) (RAG-Token);
     - `distilled`: log p(y|x, all passages), by the decoder, minus KL(sg(t) || p(z|x)) for the retriever, t the softmax
       of the attention that the passages get (Izacard and Grave 2021b). The KL term is only in the second half of the
-      steps: the attention of a reader that had not learned to answer ranked passages worse than BM25 on the toy world.
+      steps: before, when the reader could not answer yet, its attention ranked passages worse than BM25 (toy world).
       (This was not enough to make distillation work there: docs/systems.md.)
     """
 
@@ -148,7 +148,7 @@ class RetrievingTask(GenerationTask):
 
 
 def with_passages(examples: Sequence[Example], passages: Passages, rows_BK: np.ndarray) -> list[Example]:
-    """Return examples that read those passages; a negative row reads an empty one."""
+    """Return the examples, each with the passages of its rows; a negative row is an empty passage."""
     return [
         example._replace(seconds=[passages.bodies[row] if row >= 0 else NO_TOKENS for row in rows_K])
         for example, rows_K in zip(examples, rows_BK, strict=True)
@@ -185,7 +185,7 @@ def drawing(
 
 
 def corrupt_spans(tokens: np.ndarray, special: SpecialIds, generator: np.random.Generator) -> Example:
-    """Corrupt spans as T5 does: spans of 3 wordpieces on average, 15 % of all, are removed, and to be written in order.
+    """Corrupt spans as T5 does: remove spans of 3 wordpieces on average, 15 % of all; the target has them in order.
 
     T5 numbers the replaced spans; the vocabulary of BERT has one [MASK] for all, so they are identified by their order.
     """

@@ -84,7 +84,7 @@ class LinkedTask(ModelsTask):
 
 
 def train_retriever(context: Context, run: StageRun) -> None:
-    """Train a system's model; fine-tuning starts with the reader of the warm start."""
+    """Train a system's retriever; fine-tuning afterwards starts with the reader of the warm start."""
     system, params, questions = context.system, context.params, context.corpus.questions("train")
     assert isinstance(system, LinkedReader)
     examples = system.examples(questions)

@@ -29,8 +29,8 @@ MOST_HARD = 0.8  # largest probability of a hard update (the released code's)
 
 
 class SelectionTask(FinetuneTask):
-    """-log p(z+|x) - log p(y|z+,x) for a positive z+, which contains the answer, among `finetune.candidates` - 1
-    negatives, which do not. All are drawn again in every step from the first DEPTH passages.
+    """-log p(z+|x) - log p(y|z+,x), with p(z|x) over a positive z+, which contains the answer, and negatives, which do
+    not: at most the system's option `negatives`. All are drawn again in every step from the first DEPTH passages.
 
     This is the marginal likelihood of FinetuneTask over these passages, with p(z|x) from the passage-selection head
     (`finetune.softmax: selected`), since the answer is in only one of them.
@@ -58,7 +58,7 @@ class SelectionTask(FinetuneTask):
         return Found(queries, rows_BK, spans, np.zeros((len(numbers), 0), bool)), query_BD
 
     def _draw(self, number: int, rows_C: np.ndarray) -> tuple[list[int], Any]:
-        """Return a positive followed by negatives, and the answer's spans in the positive; empty if there is none."""
+        """Return a positive followed by negatives, and the answer's spans in the positive; empty without a positive."""
         rng = numpy_generator(self.seed, "passages-read", self._step, number)
         held_C = holds_answer(self.retriever.passages.bodies, rows_C, self._answers[number])
         length = len(self._questions.tokens[number])
@@ -78,13 +78,13 @@ def best_answer_log_probs(log_probs_NLW: Tensor, is_answer_NLW: Tensor) -> Tenso
 
 
 class HardEmTask(SelectionTask):
-    """The solutions of a question are the answer's spans in its positive; the objective is one of
+    """The solutions of a question are the answer's spans in its positive z. The loss takes as log p(y|z,x) one of
 
     mml         log sum_s p(s|z,x), the marginal likelihood;
     first_only  log p(s_1|z,x) of the first of them;
     hard_em     log max_s p(s|z,x), in a step t with probability min(t / tau, MOST_HARD), else the same as mml.
 
-    `marginal_log_likelihood` in the log is the same quantity as the loss.
+    The logged `marginal_log_likelihood` is minus the loss: in a hard step it has the maximum, not the sum.
     """
 
     def __init__(self, *models: Any, variant: str, tau_steps: int):

@@ -44,7 +44,7 @@ def learn(
     task_class: type[GenerationTask] = GenerationTask,
     **retrieving: Any,
 ) -> None:
-    """Train an encoder-decoder on drawn examples, and export it, with the towers of a retriever that is trained too."""
+    """Train an encoder-decoder on drawn examples, and save it; also the towers if a retriever is trained with it."""
     given = context.params, context.order_seed(run.stage), model.to(context.device), context.special, draw, steps
     task = (RetrievingTask if retrieving else task_class)(*given, learning_rate, **retrieving)
     compile_encoders(context.params, model.encoder)

@@ -14,7 +14,7 @@ from realm_lab.evidence.statistics.wording import mean_sd
 
 
 class Axes(ReportSection):
-    """The first metric by two axes; summary.json has the effect of each point for any number of axes."""
+    """The first metric by two axes; summary.json has the effect of each point for two or more axes."""
 
     name = "axes"
     group = ""

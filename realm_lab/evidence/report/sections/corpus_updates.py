@@ -1,4 +1,4 @@
-"""Finished runs with another corpus, without training: `realm-lab evaluate --corpus`."""
+"""Finished runs evaluated with another corpus, without training: `realm-lab evaluate --corpus`."""
 
 from __future__ import annotations
 

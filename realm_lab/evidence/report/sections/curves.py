@@ -88,8 +88,8 @@ def panel_of(name: str, **given: Any) -> Panel:
 
 
 def even_ages(found: pd.DataFrame) -> pd.DataFrame:
-    """Average the age of the index between evaluations, for cells that refresh the index more often than points are
-    logged. Between two points their mean age depends on how many refreshes happen to be there. `found`: from `bands`.
+    """Average the age of the index between evaluations, for cells that refresh the index more often than every second
+    logged point. The mean age between two points depends on the refreshes that happen there. `found`: from `bands`.
     """
     import pandas as pd
 
@@ -97,7 +97,7 @@ def even_ages(found: pd.DataFrame) -> pd.DataFrame:
     for cell, ages in found[found["metric"] == AGE].groupby("cell", sort=False):
         ages = ages.sort_values("step")
         widths = np.diff(ages["step"], prepend=0)
-        mean = np.average(ages["mean"], weights=widths) if widths.any() else 0.0  # half of a refresh interval
+        mean = np.average(ages["mean"], weights=widths) if widths.any() else 0.0  # about half of a refresh interval
         evaluated = found[(found["cell"] == cell) & found["metric"].isin(EVALUATED)]["step"]
         ends = np.intersect1d(evaluated, ages["step"])
         if 2 * mean + 1 < 2 * np.median(widths) and len(ends) > 1:
@@ -112,6 +112,6 @@ def even_ages(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def study_curves(study: StudyFrames) -> pd.DataFrame:
-    """The data of the figure: curves.csv. Empty if no cell was pre-trained."""
+    """Return the data of curves.csv: means and ranges of OVER_TIME. Empty if no cell was pre-trained."""
     points = study.curves_once
     return bands(points[points["metric"].isin(OVER_TIME)])

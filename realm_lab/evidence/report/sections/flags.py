@@ -48,7 +48,7 @@ class Warnings(Flags):
 
     @staticmethod
     def of_runs(study: StudyFrames) -> dict[str, Any]:
-        """Return the confounds, the warnings with all problems of reading, and the notes on the code."""
+        """Return the confounds, the warnings with all `problems` of the frames, and the notes on the code."""
         mixed, notes = code_notes(study)
         return {
             "confounds": [*dict.fromkeys(confounds(study)), *mixed],

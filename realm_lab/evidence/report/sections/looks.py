@@ -16,7 +16,7 @@ class Looks(ReportSection):
 
     @functools.cached_property
     def found(self) -> dict[str, Any]:
-        """The fewest and the most seeds, the seeds at the last look, and the decided cells; empty for other studies."""
+        """The fewest and the most seeds, the seeds at the last look, and the decided cells; empty without `until`."""
         record = self.report.record
         if not record.until:
             return {}

@@ -1,4 +1,4 @@
-"""The metrics of a study: the table and figure of the first, those of the others, and their details."""
+"""The metrics of a study: table and figure of the first metric, of other metrics, and details of all metrics."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class OtherMetrics(ReportSection):
 
 
 class Details(ReportSection):
-    """Ranges, power, other questions and published numbers of each metric."""
+    """Ranges, power, intervals over questions and published numbers of each metric."""
 
     name = "details"
     heading = "Ranges, power and published numbers"
@@ -218,7 +218,7 @@ def differences(report: Report, shown: list[MetricResult], name: str) -> list[Sk
 def result_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
     """Return the table of a metric: a row for each cell, the baseline first, and for BM25 if it was measured. Mean, n
     and collapsed runs are over the seeds of the difference, or over all seeds if the row has no difference. If no run
-    collapsed, that column is left out."""
+    collapsed, the column `collapsed` is left out."""
     digits, rows = result.metric.digits, []
     has_interval = " [95 % interval]" * any(cell.finding and cell.finding.interval for cell in result.cells)
     for cell in result.cells:

@@ -1,7 +1,7 @@
 """The figures that a study names: `figures: [package.module:function]` in its file.
 
 Such a function is called with the StudyFrames and returns a matplotlib figure, or None if there is nothing to draw. The
-first paragraph of its docstring is the caption, and the file has the name of the function.
+first paragraph of its docstring is the caption, and the file has the name and the options of the function.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class MoreFigures(ReportSection):
     heading = "More figures"
 
     def figures(self) -> list[Sketch]:
-        """Return the stored captions as sketches that draw nothing, since the files are written with the runs."""
+        """Return the stored captions as sketches that draw nothing, since `own_figures` has drawn the files."""
         return [Sketch(**entry, make=lambda: None) for entry in self.report.data["own_figures"]]
 
 

@@ -1,4 +1,4 @@
-"""Components of variance of a study of noise: its axes change nothing but noise streams."""
+"""Components of variance in a study whose axes change only noise streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The question of a study and its answer in two sentences (templates/verdict.j2).
+"""The question of a study and its answer in sentences (templates/verdict.j2).
 
 Nothing reads this text back. The same findings as fields are in summary.json.
 """
@@ -51,7 +51,7 @@ class Side(NamedTuple):
     direction: Kind | None  # that all seeds agree on
     members: list[Member]  # the strongest first
     seeds: int  # the most seeds of a finding
-    bound: str  # the difference that does not matter
+    bound: str  # the largest difference that does not matter, with its unit
 
     @property
     def range(self) -> tuple[str, str]:
@@ -61,7 +61,7 @@ class Side(NamedTuple):
 
 
 class Overview(ReportSection):
-    """The question, and the answer by the first metric, then what other metrics show."""
+    """The question, the answer by the first metric, and differences in other metrics."""
 
     name = "overview"
     group = ""

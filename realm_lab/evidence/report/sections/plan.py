@@ -9,7 +9,7 @@ from realm_lab.evidence.report.section import ReportSection
 
 
 class Plan(ReportSection):
-    """The time at which the design was noted, and changes since; empty for reports from before the ledger."""
+    """The time at which the design was noted in the ledger, and changes since; empty if the data has no plan."""
 
     name = "plan"
 

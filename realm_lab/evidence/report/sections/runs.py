@@ -19,7 +19,7 @@ DIGEST_CHARACTERS = 12
 
 
 class Runs(ReportSection):
-    """Every run: its source, and for an incomplete one its stage and the cause."""
+    """Every run with its commit and corpus; an incomplete run also with its stage and the reason."""
 
     name = "runs"
     heading = "Runs"
@@ -27,7 +27,7 @@ class Runs(ReportSection):
 
     @property
     def tables(self) -> dict[str, tuple[str, Rows]]:
-        """None: a paper has no table of runs."""
+        """Empty, since a paper has no table of runs."""
         return {}
 
     @functools.cached_property
@@ -110,7 +110,7 @@ Made on: {{ report.data.machines | join("; ") }}.
 
     @property
     def expected(self) -> Rows:
-        """A row for each cell."""
+        """The table of expected values, a row for each cell."""
         return expected_rows(self.report.record, self.report.results)
 
     @staticmethod

@@ -24,8 +24,8 @@ EDGE = "†"
 
 @dataclass(frozen=True)
 class TunedCell:
-    """One tuned cell. `expected`: the expected best value after 1, 2, ... trials; a failed trial counts as the lowest
-    value there is."""
+    """One tuned cell. `expected`: the expected best value after 1, 2, ... trials; a failed trial counts as the metric's
+    lower bound, or without a bound as the lowest value of a trial."""
 
     cell: str
     title: str
@@ -46,7 +46,7 @@ def tuning_metric(record: StudyRecord) -> Metric:
 
 
 def tuning_figure(cells: Sequence[TunedCell], title: str, seeds: int) -> Any:
-    """Curves of the expected best value, over trials and, if they are known for all, over operations."""
+    """Curves of the expected best value over trials, and over operations if these are known for all cells."""
     has_work = all(cell.teraflop for cell in cells)
     figure = canvas(3.4)
     places = figure.subplots(1, 1 + has_work, squeeze=False)[0]

@@ -789,7 +789,7 @@ function runsOf(table, { metrics, cell, pair, state }) {
   for (const row of named) {
     const shared = row.values.get(pair), run = { cell: row.values.get(cell), pair: areWhole ? wholeOf(shared) : shared, row };
     const open = [run.cell, `${run.pair}`].find((text) => text.includes("${"));
-    if (open) refuse(`${row.where}: its configuration has no answer for ${open}`);
+    if (open) refuse(`${row.where}: ${open} has an interpolation that the configuration does not resolve`);
     const key = JSON.stringify([run.cell, `${run.pair}`]);
     found.set(key, [...(found.get(key) ?? []), run]);
   }
