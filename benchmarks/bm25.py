@@ -1,10 +1,10 @@
-"""BM25 on real questions: the figures of the library that the reports use, with published settings.
+"""Recall of realm_lab's BM25, which the reports use, on real questions.
 
     python -m benchmarks.bm25 --data FOLDER [--questions 500] [--output FILE]
 
-FOLDER holds squad/train-v1.1.json.gz, squad/dev-v1.1.json and, for the second data set, nq_gold/*.jsonl. The corpus is
+FOLDER holds squad/train-v1.1.json.gz, squad/dev-v1.1.json and nq_gold/nq_open_gold_passages.public.jsonl. The corpus is
 every distinct paragraph of both SQuAD files; the gold passage of a question is its paragraph. For Natural Questions
-the gold passages are the hundred-word passages of the file, which are added to the corpus. An answer counts if it is
+the gold passages are the hundred-word passages of its file, which are added to the corpus. An answer counts if it is
 in a passage as whole words, both normalised as for exact match.
 """
 
@@ -44,7 +44,7 @@ class Item(NamedTuple):
 
 
 def squad(data: Path) -> tuple[list[Text], list[Item]]:
-    """The distinct paragraphs of both files, and the questions of the second."""
+    """The distinct paragraphs of both SQuAD files, and the questions of the dev file."""
     rows: dict[str, int] = {}
     texts: list[Text] = []
     items: list[Item] = []
@@ -60,7 +60,7 @@ def squad(data: Path) -> tuple[list[Text], list[Item]]:
 
 
 def natural_questions(data: Path, texts: Sequence[Text]) -> tuple[list[Text], list[Item]]:
-    """The texts followed by the gold passages, and the questions."""
+    """`texts` followed by the gold passages of Natural Questions, and its questions."""
     path = data / "nq_gold" / "nq_open_gold_passages.public.jsonl"
     rows: dict[str, int] = {}
     more, items = list(texts), []

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure all paths over the same passages, one after the other in every repetition."""
     torch.set_num_threads(arguments.threads)
     device = pick_device(arguments.device)
-    # search_query fresh: a build of the index keeps no copy of the query tower
+    # with search_query fresh, a build of the index keeps no copy of the query tower
     launch = {"launch": {"token_budget": arguments.token_budget}, "pretrain": {"search_query": "fresh"}}
     ours = {name: precision for name, precision in OURS.items() if arguments.only in (None, precision)}
     theirs = {name: path for name, path in THEIRS.items() if arguments.st_python and arguments.only in (None, path[0])}

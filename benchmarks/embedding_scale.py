@@ -118,7 +118,7 @@ def world(passages: int, folder: Path) -> Path:
 
 
 def fresh_build(corpus: Path, model: dict[str, int], threads: int) -> dict[str, float]:
-    """Fill a store in a separate process; see build_here."""
+    """Call `build_here` in a separate process."""
     child = json.dumps({"corpus": str(corpus), "model": model, "threads": threads})
     command = [sys.executable, "-m", "benchmarks.embedding_scale", "--child", child]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
@@ -132,8 +132,8 @@ def fresh_build(corpus: Path, model: dict[str, int], threads: int) -> dict[str, 
 def build_here(corpus: str, model: dict[str, int], threads: int) -> dict[str, float]:
     """Embed the corpus into a store next to it, then remove the store. Returns seconds, and memory of this process.
 
-    `anonymous` memory belongs to the process; the peak counts the pages of mapped files too, which the system takes
-    back when it needs them.
+    `anonymous` memory belongs to the process. `peak_rss` has the pages of mapped files too, which the system takes back
+    when it needs them.
     """
     limit_threads(threads)
     from realm_lab.engine.corpus.vocabulary import load_tokenizer, special_ids

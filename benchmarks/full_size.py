@@ -56,7 +56,7 @@ cells:
   warm_start: {title: warm start only, system: warm_start}
 metrics: [exact_match, recall_at_5]
 """
-STEPS = {  # figure -> the command that it measures; a step of several stages is measured by stage
+STEPS = {  # step -> the command that is measured; if it runs several stages, each of them is measured
     "prepare": "prepare",
     "bench": "plan --measure",  # for the planner's times
     "warm start": "run --until warm-start",
@@ -116,7 +116,7 @@ def planned(folder: Path) -> dict[str, float]:
 
 
 def report(result: dict[str, Any]) -> str:
-    """The table of each step and size: seconds, the planner's seconds, and peak memory."""
+    """The table of steps: for each size the seconds, the planner's seconds, and the peak memory."""
     columns = {f"{int(size):,}": found for size, found in result["sizes"].items()}
     header = ["step", *(f"{size}: {what}" for size in columns for what in ("seconds", "planned", "peak, MiB"))]
     lines = {name: dict[str, dict[str, float]]() for name in STEPS}
@@ -137,7 +137,7 @@ def report(result: dict[str, Any]) -> str:
 
 
 def run(folder: Path, words: list[str]) -> dict[str, Any]:
-    """Run a command in the folder; returns seconds, processor seconds, and peak MiB without pages of files."""
+    """Run a command in the folder; returns seconds, processor seconds, peak MiB without pages of files, and stages."""
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "TOKENIZERS_PARALLELISM": "false"}
     before, start = os.times(), time.time()
     samples = []

@@ -30,7 +30,7 @@ from realm_lab.records.files import read_json, write_json, write_text
 REPOSITORY = Path(__file__).resolve().parents[1]
 MINUTES = 25.0
 GPU_TESTS = ("tests/device/test_gpu.py", "tests/engine/retrieval/test_exact.py")
-GOALS = {  # of one H100 or H200; README.md
+GOALS = {  # of one H100 or H200; benchmarks/README.md
     "embedding, base": ("share of the matrix peak", 0.50, "at least"),
     "step, base": ("share of the matrix peak", 0.40, "at least"),
     "search": ("share of the memory bandwidth, 16 queries", 0.60, "at least"),
@@ -127,7 +127,7 @@ def _of_this_folder(item: Item) -> Item:
 
 
 def tried(item: Item) -> Result:
-    """The outcome of an item: state, seconds, result, and the end of its output if something went wrong."""
+    """Run an item; returns state, seconds and result, and the end of its output if something went wrong."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         output, log = Path(scratch) / "result", Path(scratch) / "log"
@@ -153,7 +153,7 @@ def tried(item: Item) -> Result:
 
 
 def report(items: list[Item], found: dict[str, Result], tiny: bool) -> str:
-    """The table: a line for each figure, with its goal (tiny: there are none)."""
+    """The table: a line for each figure, with its goal if it has one (with --tiny, none has)."""
     rows: list[list[object]] = []
     for item in items:
         one = found.get(item.name, {"state": "not reached", "seconds": 0.0})
@@ -182,7 +182,7 @@ def _doctor(result: Result) -> Figures:
 
 
 def _junit(path: Path) -> Result:
-    """Counts, and the first line of the error of each failed test."""
+    """Counts of tests, and the first 500 characters of the message of each failed test."""
     suite = next(ElementTree.parse(path).iter("testsuite"))
     counts = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
     failed = {

@@ -43,7 +43,7 @@ def doctor(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def refresh(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Pre-training whose index a builder process refreshes on the same device, and one that is never refreshed."""
+    """Compare pre-training whose index a builder process refreshes on the same device with one without refreshes."""
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         never = _losses(arguments, root, {"steps": _few(arguments), "refresh": {"policy": "never"}}, "inline")
@@ -68,7 +68,7 @@ def _few(arguments: argparse.Namespace) -> int:
 def _losses(
     arguments: argparse.Namespace, root: Path, pretrain: dict[str, Any], builder: str
 ) -> list[dict[str, float]]:
-    """The values that every step of a pre-training logged; the stages before it are done once."""
+    """The values that each step of a pre-training logged; earlier stages that are done in `root` are not repeated."""
     few = {"steps": 2, "optimiser": {"warmup_steps": 1}}
     one = {"warmup_steps": 1}
     changes = {
@@ -91,7 +91,7 @@ def _stall(rows: list[dict[str, float]]) -> float:
 
 
 def ranks(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Sum over two processes on one device, which NCCL may refuse; on the CPU, gloo joins the processes."""
+    """Check an all-reduce of two processes on one device, which NCCL may refuse; on the CPU the backend is gloo."""
     backend = dist.get_default_backend_for_device(arguments.device)
     with tempfile.TemporaryDirectory() as scratch:
         context = mp.get_context("spawn")
@@ -122,7 +122,7 @@ def _rank(rank: int, folder: Path, backend: str, name: str) -> None:
         dist.all_reduce(values)
         float(values[0])
         found = {"right": right, "gigabytes_per_second": 1e-9 * values.nbytes / (time.perf_counter() - started)}
-    except Exception as error:  # NCCL has its error types
+    except Exception as error:  # NCCL raises errors of several types
         found = {"error": " ".join(str(error).split())[:500]}
     write_json(folder / f"rank-{rank}.json", found)
 

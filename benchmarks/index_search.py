@@ -43,7 +43,7 @@ SIZE, COUNT = 128, 8
 BATCHES = (1, 16, 64, 256)
 CLUSTERS, SPREAD = 1000, 0.5  # clusters: centres about sqrt(D) long, members SPREAD sqrt(D) away
 RIVALS = {"faiss_flat": "FAISS Flat", "torch": "plain torch"}
-PLAIN_ROWS = 1 << 18  # rows in one product of the plain search
+PLAIN_ROWS = 1 << 18  # rows of each product of the plain search
 TARGETS = {"faster_than_faiss_flat": 5.0, "readings_of_the_index_at_batch_1": 1.5}
 
 
@@ -163,7 +163,7 @@ def _batch(
     batch: int,
     arguments: argparse.Namespace,
 ) -> dict[str, Any]:
-    """Measure exact search and its rivals on the same queries, their shared results, and bit-equality with the CPU."""
+    """Measure exact search and its rivals on the same queries: speed, shared results, and bit-equality with the CPU."""
     host_BD = vectors(batch, seed=100 + batch)
     device = exact.embeddings_ND[:1].device
     query_BD = host_BD.to(device)
@@ -189,7 +189,7 @@ def _batch(
 
 
 def every_row(stored_ND: Tensor, query_D: Tensor) -> tuple[Tensor, Tensor]:
-    """The top of one query by the true score of every row."""
+    """The first COUNT rows of one query by the true scores of all rows, and these scores."""
     score_N = torch.cat(
         [
             true_scores(

@@ -29,13 +29,13 @@ COLUMNS = ("per_second", "slowest", "fastest", "reference_is_faster_by", "at_lea
 
 
 def peaks(tiny: bool, only: str | None = None, device: torch.device = CPU) -> dict[str, dict[str, float]]:
-    """matrix_peak of float32, and of bfloat16 unless `only` float32 is asked for."""
+    """Precision -> its `matrix_peak`: float32, and bfloat16 unless `only` is float32."""
     precisions = ["float32"] if only == "float32" else PRECISIONS  # emulated bfloat16 products take minutes
     return {precision: matrix_peak(precision, 0.01 if tiny else 0.1, device) for precision in precisions}
 
 
 def matrix_peak(precision: str, least_seconds: float, device: torch.device = CPU) -> dict[str, float]:
-    """Best GFLOP/s of torch's matrix product at each size of PRODUCTS, and the best of all under `best`."""
+    """Best GFLOP/s of torch's matrix product at each size of PRODUCTS (on a GPU of LARGE_PRODUCTS too), and `best`."""
     generator = torch.Generator().manual_seed(0)
     found: dict[str, float] = {}
     for rows, inner, columns in PRODUCTS if device.type == "cpu" else PRODUCTS + LARGE_PRODUCTS:
@@ -54,7 +54,7 @@ def bandwidth(tiny: bool, device: torch.device = CPU) -> float:
 
 
 def best_seconds(work: Callable[[], object], least_seconds: float = 0.0, device: torch.device = CPU) -> float:
-    """Seconds of one call of `work`, best of ATTEMPTS runs of at least `least_seconds`."""
+    """Seconds of one call of `work`: the best of 1 + ATTEMPTS timings of about `least_seconds` or more."""
 
     def seconds(repeats: int) -> float:
         return seconds_of(lambda: [work() for _ in range(repeats)], device)
@@ -108,7 +108,7 @@ def description(threads: int, device: torch.device = CPU) -> dict[str, Any]:
 
 
 def peak_gibibytes(device: torch.device) -> float | None:
-    """The most device memory that tensors have had in this process; None for the host's."""
+    """The most device memory that tensors have had in this process; None on a CPU."""
     return torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
 
 
@@ -131,7 +131,7 @@ def summary(seconds: Sequence[float], items: int, reference: Sequence[float]) ->
 
 
 def report(result: dict[str, Any], unit: str) -> list[str]:
-    """Text of the results of `embedding` and `pretraining_step`: machine, sizes, peak, paths and profile."""
+    """Parts of the text of `embedding` and `pretraining_step`: machine, sizes, matrix peak, paths and profile."""
     peak = {precision: found["best"] for precision, found in result["peak_gflops_per_second"].items()}
     rows = [[name, *(path[key] for key in (*COLUMNS, "fraction_of_peak"))] for name, path in result["paths"].items()]
     ours = next(iter(result["paths"]))  # all others are compared with it

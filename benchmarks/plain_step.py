@@ -1,6 +1,6 @@
 """A pre-training step as a plain script writes it with transformers' BERT, on the batches that realm_lab has read."""
 
-# Shapes: B sentences, K candidates, L positions, M masked positions of all joint sequences
+# Shapes: B sentences, K candidates, N sequences of a part, L positions, M masked positions of all joint sequences
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ NAMES = {"input_ids": "tokens", "token_type_ids": "types", "attention_mask": "ma
 
 
 class PlainStep:
-    """The weights of realm_lab in BERTs: one tower for queries and documents, a reader, one fused AdamW, no dropout.
+    """transformers' BERTs with realm_lab's weights: one tower for queries and documents, a reader, one fused AdamW.
 
-    Every part of a batch is padded to its longest sequence. A candidate that two sentences share is encoded twice. Only
-    masked positions get logits over the vocabulary.
+    There is no dropout. Every part of a batch is padded to its longest sequence. A candidate that two sentences share
+    is encoded twice. Only masked positions get logits over the vocabulary.
     """
 
     def __init__(self, reader: Reader, embedder: Embedder, precision: str, device: torch.device):

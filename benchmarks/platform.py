@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(root: Path, runs: int, cells: int, repetitions: int) -> dict[str, Any]:
-    """Medians over the repetitions; each repetition is a process, with its imports."""
+    """Measure each command; returns medians over repetitions. Each repetition is a process and includes its imports."""
     (root / "params.yaml").write_text("preset: smoke\n")
     (root / "one.yaml").write_text(STUDY)
     (root / "many.yaml").write_text(_many(cells))

@@ -1,4 +1,4 @@
-"""Preparing text files: is memory flat in the number of passages, and how near does it come to the bare tokenizer?
+"""Preparing text files: is memory flat in the number of passages, and how fast is it, compared with the bare tokenizer?
 
     python -m benchmarks.prepare --output benchmarks/results/prepare.json     # 100,000 and 1,000,000 passages, 2 cores
 

@@ -317,7 +317,7 @@ def _documents(batch: Recorded, text: Text) -> tuple[list[np.ndarray], list[np.n
 
 
 def useful_flops(batch: Recorded, shape: EncoderShape, text: Text, params: Params) -> float:
-    """Matrix products that a step needs: each distinct document once, no padding, the head at masked positions."""
+    """Operations that a step needs: each distinct document once, no padding, the head only at masked positions."""
     corpus = params.corpus
     queries = [len(query) + 2 for query in batch.queries]
     titles, bodies = _documents(batch, text)

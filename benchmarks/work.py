@@ -10,9 +10,9 @@ TRAINING = 3  # forward once, backward twice as much
 
 
 def encoder_flops(shape: EncoderShape, lengths: Sequence[int], used: Sequence[int]) -> float:
-    """Forward matrix products of sequences of `lengths`, if only `used` positions of the last states are wanted.
+    """Operations of the forward matrix products of sequences of `lengths`, if `used` positions of each are wanted.
 
-    In the last block every position has a key and a value, but only used positions need the rest of the block.
+    In the last block every position needs a key and a value, but only the used ones the rest of the block.
     """
     size, inner = shape.hidden_size, shape.intermediate_size
     total = 0.0
@@ -26,5 +26,5 @@ def encoder_flops(shape: EncoderShape, lengths: Sequence[int], used: Sequence[in
 
 
 def word_flops(shape: EncoderShape, positions: int) -> float:
-    """Forward matrix products of the masked-word head at this many positions."""
+    """Operations of the forward matrix products of the masked-word head at this many positions."""
     return 2.0 * positions * shape.hidden_size * (shape.hidden_size + shape.vocabulary_size)

@@ -167,7 +167,7 @@ def main() -> None:
         experiment = experiment_of(uri, options.study)
         with served(uri) as server, chromium() as browser, browser_tab(browser, server) as tab:
             study_picture(tab, server, experiment, options.out / "mlflow-study.png")
-            tab.set_viewport_size({"width": 1366, "height": 1240})  # MLflow draws charts that can be seen
+            tab.set_viewport_size({"width": 1366, "height": 1240})  # MLflow draws only the charts in view
             compare_picture(tab, server, experiment, options.out / "mlflow-compare.png")
 
 

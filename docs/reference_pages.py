@@ -43,7 +43,7 @@ Completion in this shell (zsh: `--shell=zsh`):
 eval "$(shtab --shell=bash realm_lab.cli.parser.completion)"
 ```
 """
-OF_SEVERAL = 4  # commands that have an argument with the same meaning: explained once
+OF_SEVERAL = 4  # an argument of this many commands or more is explained once
 SHARED = "Arguments of several commands:\n"
 DESCRIPTION = (
     "Experiments on retrieval-augmented language-model pre-training (REALM) in PyTorch: an exact engine, ablation "
@@ -110,7 +110,7 @@ def _rows(verb: argparse.ArgumentParser) -> list[tuple[str, str]]:
 
 
 def _arguments(verb: argparse.ArgumentParser, shared: list[tuple[str, str]]) -> list[str]:
-    """A table of the arguments that only this command has, and the names of the others."""
+    """A table of the command's arguments that are not in `shared`, and the names of the shared ones."""
     rows = _rows(verb)
     own = [row for row in rows if row not in shared]
     others = [row[0].split()[0] for row in rows if row in shared]

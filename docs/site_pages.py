@@ -23,7 +23,7 @@ LINKS_OF_A_REPORT = (
     "[Findings](../../../findings.md) · [All reports](../index.html) · [How to read a report](../../../reading.md)"
 )
 TABLE = re.compile(r"^\|.*\n\|[-:| ]+\|\n(?:\|.*\|\n)+", re.MULTILINE)
-CELLS = re.compile(r"(?<!\\)\|(?=(?:[^`]*`[^`]*`)*[^`]*$)")  # a line between two cells, which is not in code
+CELLS = re.compile(r"(?<!\\)\|(?=(?:[^`]*`[^`]*`)*[^`]*$)")  # the `|` between two cells, outside code
 ALONE = "---\nsearch: {exclude: true}\nhide: [navigation, toc]\n---\n"  # no sidebars; the search does not find it
 
 
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def version_and_repository() -> str:
-    """Write the version, with a link to the remote `origin` if it has an address that a browser can open."""
+    """Return the version, with a link to the remote `origin` if it has an address that a browser can open."""
     ask = ["git", "remote", "get-url", "origin"]
     origin = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     address = re.sub(r"^(?:ssh://)?git@([^:/]+)[:/]", r"https://\1/", origin).removesuffix(".git")
@@ -61,7 +61,7 @@ def version_and_repository() -> str:
 
 
 def notebook_page(notebook: dict) -> str:
-    """Write the cells of a notebook and their text outputs as Markdown."""
+    """Return the cells of a notebook and their text outputs as Markdown."""
     parts = []
     for cell in notebook["cells"]:
         source = "".join(cell["source"])

@@ -37,7 +37,7 @@ from realm_lab.errors import UserError
 LEAST_SHARED = 0.4
 COMMON_RUN = 50  # items; a run of words in more of them is a phrase, not a copy
 RECURS = range(1, 21)  # a span may be masked if this many other groups of copies have it
-WORDS = 60  # the most of an item that is cut from a document
+WORDS = 60  # the most in an item that is cut from a document
 WORDS_BEFORE = 3  # before a span in its sentence: a causal language model needs some
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
@@ -68,7 +68,7 @@ def pieces(document):
 
 
 def read_items(texts):
-    """The items of files in any format."""
+    """The items of text files in any format that realm_lab reads."""
     register_shape(
         "linked_texts", {"text", "links"}, "{id, title, text, links: [[start, end, title]]}", documents=linked
     )

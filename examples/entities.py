@@ -6,9 +6,9 @@ in other words.
 TEXT is a file in any format that realm_lab reads. The entity of a span is its label: the page of a link, as in
 {id, title, text, links: [[start, end, page]]}, or the label of {id, title, text, spans: [[start, end, label]]}. Without
 spans an entity is a name: the rule tagger finds names, and one that starts or ends exactly one longer name ("Macron",
-"Emmanuel Macron") means the same. A mention is a span of an entity that 1 to 20 other items have, all of them under
-other words: "Paris Saint-Germain FC", where they have "Paris Saint-Germain". No passage that supports a mention holds
-its words, so only a model that reads can find such a passage. Written are
+"Emmanuel Macron") means the same. A mention is a span of an entity that 1 to 20 other items have (copies count as
+one), all under other words: "Paris Saint-Germain FC", where they have "Paris Saint-Germain". No passage that
+supports a mention holds its words, so only a model that reads can find such a passage. Written are
 
 data/NAME/questions_test.jsonl   items with [MASK] for a mention; they are taken out of the corpus with their copies.
                                  `evidence_ids` are the items that are left and have its entity. The group of a question
@@ -16,7 +16,7 @@ data/NAME/questions_test.jsonl   items with [MASK] for a mention; they are taken
                                  `nowhere`
 data/NAME/questions_dev.jsonl    the same of other entities, for choices such as a learning rate
 data/NAME/knowledge.jsonl        the items that are left. Mentions of further entities are marked, which pre-training
-                                 masks: those of the group `nowhere`, one a sentence
+                                 masks: those of the group `nowhere`, one per sentence
 data/NAME/evidence.jsonl         {sentence, evidence_ids} of the marked mentions, for experiments/evidence.py
 experiments/NAME.yaml            real_entities.yaml with these files; another study of this name is an error
 """
@@ -167,7 +167,7 @@ def main():
         sys.exit("too few entities have two names; choose more texts on the same things, or texts with links")
 
     def ids(entity, number=None):
-        """The items that are left and have an entity; without one item and its copies."""
+        """The ids of the items that are left and have an entity, without the item `number` and its copies if given."""
         numbers = remaining.having[entity] if number is None else remaining.others(number, entity)
         return [remaining.items[other].id for other in sorted(numbers)]
 

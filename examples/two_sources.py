@@ -56,7 +56,7 @@ class Knowledge:
         return {number for number in found if f" {' '.join(words)} " in self._flat[number]}
 
     def named(self, sentence):
-        """The first and end characters of each title in a sentence, with its passage, longest first."""
+        """(start, end, passage) of each title of a passage that a sentence names, longest first."""
         words = [match.span() for match in re.finditer(r"\w+", sentence)]
         found = []
         for count in range(TITLE_WORDS, 0, -1):
@@ -68,7 +68,7 @@ class Knowledge:
 
 
 def spans_asked(text, context, knowledge, tagger):
-    """The spans of a sentence that are also in a passage whose title the sentence names, and in few others."""
+    """The spans of a sentence that are in a passage whose title it names, and in at most MOST_PASSAGES passages."""
     named = knowledge.named(text)
     if not named:
         return []

@@ -1,7 +1,7 @@
-"""Pre-training steps with the REALM modules of transformers 4.40.2, as a server: one JSON request a line, one answer.
+"""Pre-training steps with the REALM of transformers 4.40.2, as a server: a line for each JSON request and answer.
 
-Runs in a separate environment that has torch, numpy and transformers==4.40.2 (the last release with REALM), so it
-imports nothing of realm_lab. Requests:
+Runs in a separate environment that has torch, numpy and transformers==4.40.2 (REALM is deprecated after it),
+so it imports nothing of realm_lab. Requests:
     {"setup": {"batches": FILE.npz, "config": {...}, "threads": N, "padding": {...}}} -> {"versions": {...}}
     {"step": {"number": N, "precision": "float32" | "bfloat16", "padding": "longest" | "maximum"}}
         -> {"seconds": S, "loss": NATS, "peak_rss_bytes": BYTES}
@@ -42,7 +42,7 @@ class Steps:
         self.maximum = padding
 
     def step(self, number: int, precision: str, padding: str) -> dict[str, float]:
-        """One optimiser step on batch `number`, padded to each sequence's `maximum`, or to the batch's `longest`."""
+        """One optimiser step on batch `number`. `padding`: to the "longest" sequence of the batch or the "maximum"."""
         query = self._inputs(number, "query", padding)
         documents = self._inputs(number, "document", padding)
         joint = self._inputs(number, "joint", padding)
@@ -65,7 +65,7 @@ class Steps:
         return {"seconds": seconds, "loss": loss.item(), "peak_rss_bytes": peak}
 
     def _inputs(self, number: int, part: str, padding: str) -> dict[str, torch.Tensor]:
-        """Tokens, segments and mask of a part of a batch, as the modules name them."""
+        """Tokens, segments and mask of a part of a batch, by the names of transformers."""
         names = {"input_ids": "tokens", "token_type_ids": "types", "attention_mask": "mask"}
         tensors = {ours: torch.from_numpy(self.arrays[f"{number}.{part}.{theirs}"]) for ours, theirs in names.items()}
         if padding == "maximum":

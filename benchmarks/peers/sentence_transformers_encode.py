@@ -1,4 +1,4 @@
-"""`SentenceTransformer.encode`, as a server: one JSON request a line, one answer. Imports nothing of realm_lab.
+"""`SentenceTransformer.encode` as a server: a line for each JSON request and answer. Imports nothing of realm_lab.
 
 {"setup": {"checkpoint": FOLDER, "texts": FILE.json, "max_length": N, "device": NAME, "threads": N}}
     -> {"versions": {...}}
@@ -29,7 +29,7 @@ class Encoder:
         self.models: dict[str, SentenceTransformer] = {}
 
     def encode(self, precision: str, batch_size: int) -> dict[str, float]:
-        """Seconds for all texts, tokenising included as always in `encode`; a model is warmed up before its first."""
+        """Seconds for all texts, tokenising included, as `encode` does. A model is warmed up before its first use."""
         if precision not in self.models:
             chosen = {"dtype": getattr(torch, precision)}
             model = SentenceTransformer(self.checkpoint, device=self.device, model_kwargs=chosen)
