@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -134,6 +135,25 @@ def test_a_study_is_planned_and_what_its_cells_name_is_looked_for(
     assert ("line 6" in found[0]["found"]) == (state == "wrong")
     assert cli.main(["doctor", "twp", "--root", str(tmp_path)]) == 2
     assert "'two'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("idle", "steal", "state", "text"),
+    [
+        (50.0, 0.0, "note", "other programs use 2.0 of 4 cores"),
+        (100.0, 0.0, "OK", "other programs use 0.0 of 4 cores"),
+        (75.0, 25.0, "note", "other programs use 0.0 of 4 cores, the host takes 1.0"),
+    ],
+)
+def test_cores_that_others_take_are_measured(
+    monkeypatch: pytest.MonkeyPatch, idle: float, steal: float, state: str, text: str
+) -> None:
+    times = SimpleNamespace(idle=idle, iowait=0.0, steal=steal)
+    monkeypatch.setattr("psutil.cpu_times_percent", lambda seconds: times)
+    monkeypatch.setattr("psutil.cpu_count", lambda: 4)
+    found = doctor._others()
+    assert (found.state, found.subject, found.found) == (state, "load", text)
+    assert bool(found.remedy) == (state == "note")
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,14 @@ def test_a_corpus_is_embedded_once_listed_and_searched(
     assert in_place.indexed_score(query_BD, rows_BK).tolist() == retriever.indexed_score(query_BD, rows_BK).tolist()
 
 
+def test_each_stage_has_its_own(root: Path, store: EmbeddingStore) -> None:
+    assert run(root, "build") == 0
+    [first] = store.published()
+    assert run(root, "build", "--stage", "warm_start") == 0
+    assert first.key in {entry.key for entry in store.published()}
+    assert len(store.published()) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from realm_lab.contrib.objectives import Distillation
 from realm_lab.engine.models.objectives import OBJECTIVES, Gate, Objective, training_objective
-from realm_lab.engine.models.realm import candidate_log_probs
+from realm_lab.engine.models.realm import candidate_log_probs, score_gradient
 from realm_lab.engine.models.spans import NO_ANSWER
 from realm_lab.records.plugins import Choice
 from tests.factories.errors import refused
@@ -90,6 +90,26 @@ def test_value_and_gradient_are_those_of_the_formula(name: str) -> None:
                 down[moves][k] -= 1e-6
                 slope = (FORMULAS[name](up[0], up[1], *still) - FORMULAS[name](down[0], down[1], *still)) / 2e-6
                 assert found[moves][b, k].item() == pytest.approx(slope, abs=1e-8)
+
+
+def test_a_gated_sentence_trains_the_reader_alone() -> None:
+    """The best candidates of the three sentences add 0.3, 1.6 and 0 nats. An empty column that reads well does not
+    count. The comparison is with the null document, even if it has no share of p(z|x)."""
+    reader_BK = torch.tensor([[-4.0, -3.7, -6.0, -0.1], [-4.0, -9.0, -2.4, -0.1], [-1.0, -2.0, -3.0, -0.1]]).double()
+    for null in (0.0, NO_SCORE):
+        score_BK = torch.tensor([[null, 1.0, -1.0, NO_SCORE]] * 3).double().requires_grad_()
+        of_reader_BK = reader_BK.clone().requires_grad_()
+        found, expected = (
+            torch.autograd.grad(
+                objective(name)(candidate_log_probs(score_BK), of_reader_BK).sum(), (score_BK, of_reader_BK)
+            )
+            for name in ("gated", "marginal")
+        )
+        prior_BK = candidate_log_probs(score_BK.detach())
+        appendix_a_BK = score_gradient(prior_BK, reader_BK)  # r(z)
+        torch.testing.assert_close(found[0], appendix_a_BK * torch.tensor([[0.0], [1.0], [0.0]]), atol=1e-12, rtol=0)
+        assert appendix_a_BK.abs().amax(1).min() > 0.05
+        assert torch.equal(found[1], expected[1])
 
 
 @pytest.mark.parametrize("empty", [NO_SCORE, -torch.inf])

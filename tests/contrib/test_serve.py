@@ -140,7 +140,9 @@ def test_bm25_alone_needs_only_the_prepared_corpus(root: Path, capsys: pytest.Ca
         {"question": " "},
         {"question": "a", "k": 0},
         {"question": "a", "k": 1001},
+        {"question": "a", "k": 10**26},
         {"question": "a", "k": math.nan},
+        b'{"question": "a", "k": 1e400}',
         {"question": "half \ud83d of a pair"},
         {"question": "cut \ufffd"},
         {"question": "mayor " * 2000},
@@ -154,6 +156,11 @@ def test_http_refuses_a_mistake_with_its_remedy(address: str, path: str, fields:
     assert all(json.loads(told)[name] for name in ("error", "remedy"))
 
 
+@pytest.mark.parametrize("retriever", ["x", "\ud83d"])
+def test_http_refuses_an_unknown_retriever(address: str, retriever: str) -> None:
+    assert post(f"{address}/ask", {"question": QUESTION, "retriever": retriever})[0] == 422
+
+
 def test_http_reads_no_long_body(address: str) -> None:
     connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=HANG_SECONDS)
     connection.putrequest("POST", "/ask")
@@ -162,6 +169,13 @@ def test_http_reads_no_long_body(address: str) -> None:
     connection.endheaders(b'{"question": "' + b"a" * 1_100_000)
     with contextlib.closing(connection), connection.getresponse() as reply:  # before the end of the body
         assert (reply.status, json.load(reply).keys()) == (413, {"error", "remedy"})
+
+
+def test_passages_are_at_most_those_of_the_corpus(root: Path, address: str) -> None:
+    run = realm_lab.load_run(RUN, root)
+    total = len(run.context.passages)
+    assert len(post(f"{address}/retrieve", {"question": QUESTION, "k": 1000})[1]["passages"]) == min(total, 1000)
+    assert len(run.retrieve(QUESTION, 10**12)) == len(run.ask(QUESTION, 10**12).candidates) == total
 
 
 def test_http_refuses_another_host_name(address: str) -> None:

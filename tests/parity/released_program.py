@@ -1,4 +1,4 @@
-"""Runs under transformers 4.40.2, the last release with REALM; test_released_parity.py starts it.
+"""Runs under transformers 4.40.2, the last release that supports REALM; test_released_parity.py starts it.
 
 python released_program.py FOLDER SEED   small random models, inputs and the outputs of the models
 """

@@ -1,4 +1,4 @@
-"""Released REALM weights: numbers of transformers 4.40.2, the last release with REALM, from its folders and converted.
+"""Released REALM weights: numbers of transformers 4.40.2, which still supports REALM, from its folders and converted.
 
 tests/parity/data was written by that release (`released_program.py data 0`). With REALM_LAB_HF440 set to the
 Python of an environment that has transformers 4.40.2, new models are drawn there.

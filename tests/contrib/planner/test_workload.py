@@ -63,3 +63,9 @@ def test_lengths_are_those_of_the_prepared_corpus(params: Params, project: Path)
     assert text.vocabulary_size == corpus.manifest.vocabulary_size
     assert text.body == pytest.approx(corpus.passages().bodies.lengths.mean(), rel=0.02)
     assert text.sentence == pytest.approx(corpus.sentences().tokens.lengths.mean(), rel=0.05)
+
+
+def test_a_preset_whose_files_are_not_there_is_planned_all_the_same(project: Path) -> None:
+    params = load(project / "params.yaml", {"preset": "real", "corpus.source": "files"})
+    text = read_text(params, project)
+    assert (text.passages, text.vocabulary_size) == (None, 30_522)

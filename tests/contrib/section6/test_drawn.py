@@ -137,3 +137,12 @@ def test_the_prepared_corpus_keeps_the_patches_and_shows_them(tmp_path: Path) ->
     shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))), np.int64)
     drawn_there = join_patches(patches[passages.bodies[row].astype(np.int64) - size], 2)
     assert abs(shown - drawn_there.astype(np.int64)).mean() < 20  # JPEG changes pixels a little
+
+
+def test_articles_have_pictures_too_and_each_restates_its_sentence(tmp_path: Path) -> None:
+    prepared = made(picture_params(pictures="facts", articles=400), tmp_path / "corpus")
+    articles, size = prepared.corpus.articles(), prepared.manifest.vocabulary_size
+    assert articles is not None
+    drawn = [number for number in range(400) if articles.restated[number][0] >= size]
+    assert len(drawn) == pytest.approx(160, abs=30)
+    assert all(len(articles.restated[number]) == len(articles.other[number]) == 6 for number in drawn)

@@ -57,6 +57,18 @@ def test_each_fact_is_stated_in_its_rows_in_the_declared_form(
             assert stated(bodies, sorted(others), *asked, "triple") == 0
 
 
+def test_both_forms_differ_in_the_fact_alone() -> None:
+    plain, both = (
+        [passage.body for passage, _ in world(**settings).passages()] for settings in ({}, {"triples": "both"})
+    )
+    for entity in range(80):
+        mine = both[entity * 14 : entity * 14 + 14]
+        assert mine[:8] == plain[entity * 8 : entity * 8 + 8]
+        for text, triple in zip(mine[:6], mine[8:], strict=True):
+            [kept] = {f"{part} ." for part in text.split(" . ")} & {f"{part} ." for part in triple.split(" . ")} or {""}
+            assert kept or text.removesuffix(" .").split(" . ")[-1] in triple
+
+
 @pytest.mark.parametrize(("share", "count"), [("half", 3), ("all", 6)])
 def test_a_card_names_its_subject_once_and_has_all_triples(share: str, count: int) -> None:
     cards = world(triples=share, triple_cards=True)

@@ -13,9 +13,11 @@ from tokenizers import Tokenizer, models
 from realm_lab.engine.corpus.vocabulary import (
     MAX_CHARACTERS,
     SPECIAL_TOKENS,
+    SpecialIds,
     encode_batch_plain,
     load_tokenizer,
     save_tokenizer,
+    special_ids,
     tokenizer_digest,
     train_wordpiece,
     wordpiece_from_vocabulary,
@@ -30,6 +32,13 @@ TEXTS = [f"Word{number} and Élan {number % 7} the other{number % 5}." for numbe
 @pytest.fixture
 def learned() -> Tokenizer:
     return train_wordpiece(TEXTS, 100)
+
+
+def test_learned_vocabulary_has_special_tokens_first_and_the_size_asked_for(learned: Tokenizer) -> None:
+    assert special_ids(learned) == SpecialIds(0, 1, 2, 3, 4)
+    assert learned.get_vocab_size() == 100
+    assert sorted(learned.get_vocab().values()) == list(range(100))
+    assert learned.encode("the Élan", add_special_tokens=False).tokens == ["the", "elan"]
 
 
 def test_learning_is_the_same_in_every_process() -> None:
@@ -76,6 +85,14 @@ def test_saved_tokenizer_loads_here_and_in_transformers(learned: Tokenizer, tmp_
     assert theirs("the", "other")["token_type_ids"] == learned.encode("the", "other").type_ids == [0, 0, 0, 1, 1]
     assert (theirs.pad_token_id, theirs.mask_token_id, theirs.model_max_length) == (0, 4, 99)
     assert len(theirs) == 100
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_folder_with_only_a_word_list(tmp_path: Path, lowercase: bool) -> None:
+    tokenizer = wordpiece_from_vocabulary(["a", "A", "\u2028b"], lowercase)
+    save_tokenizer(tokenizer, tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    assert tokenizer_digest(load_tokenizer(tmp_path)) == tokenizer_digest(tokenizer)
 
 
 SETTINGS: list[dict[str, Any]] = [
@@ -126,6 +143,24 @@ def test_of_a_word_that_is_there_twice_the_last_line_counts(tmp_path: Path, has_
     assert AutoTokenizer.from_pretrained(tmp_path / "saved")(text)["input_ids"] == theirs(text)["input_ids"]
 
 
+def test_a_byte_order_mark_is_no_part_of_a_vocabulary(tmp_path: Path, learned: Tokenizer) -> None:
+    save_tokenizer(learned, tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert tokenizer_digest(load_tokenizer(tmp_path)) == tokenizer_digest(learned)
+
+
+def test_an_added_special_token_which_no_text_has_needs_no_row_of_the_model(tmp_path: Path) -> None:
+    tokenizer = wordpiece_from_vocabulary(["a", "[ent]"])
+    size = tokenizer.get_vocab_size()
+    tokenizer.add_special_tokens(["[ENT]"])
+    save_tokenizer(tokenizer, tmp_path)
+    ours = load_tokenizer(tmp_path)
+    assert ours.get_vocab_size() == size
+    assert encode_batch_plain(ours, ["a [ENT]"])[0].tokens == ["a", "[UNK]", "[UNK]", "[UNK]"]
+
+
 def test_special_tokens_in_text_are_text(learned: Tokenizer) -> None:
     text = "😀 é the [MASK] [SEP]"
     (encoding,) = encode_batch_plain(learned, [text])
@@ -153,6 +188,10 @@ def test_folders_that_hold_no_tokenizer(tmp_path: Path) -> None:
     with refused("strip_accents is 'no'", path=config):
         load_tokenizer(tmp_path)
     config.unlink()
+    vocabulary.write_bytes("münchen\n".encode("latin-1"))
+    with refused("not UTF-8", path=vocabulary):
+        load_tokenizer(tmp_path)
+    vocabulary.write_text("a\nb\n")
     with refused("lacks [PAD]", path=vocabulary):
         load_tokenizer(tmp_path)
     Tokenizer(models.BPE()).save(str(tokenizer))
@@ -163,6 +202,7 @@ def test_folders_that_hold_no_tokenizer(tmp_path: Path) -> None:
     added.save(str(tokenizer))
     with refused("'covid'", path=tokenizer):
         load_tokenizer(tmp_path)
-    tokenizer.write_text("{")
-    with refused(path=tokenizer, line=1):
-        load_tokenizer(tmp_path)
+    for text, line in (("[]", None), ("{", 1)):
+        tokenizer.write_text(text)
+        with refused(path=tokenizer, line=line):
+            load_tokenizer(tmp_path)

@@ -212,7 +212,12 @@ GATES: dict[str, tuple[dict[str, tuple[float | None, ...]], list[str]]] = {
     ),
     "dos-kernel#34: one run of each, and the new one has a spike": ({"base": (0.5,), "new": (0.9,)}, []),
     "dos-kernel#34: a spike has become the baseline": ({"base": ONE_SPIKE, "new": BASE}, []),
+    "senpai#898: single reruns": ({"base": (2.2068,), "a": (2.26,), "b": (2.2565,), "c": (2.31,)}, []),
     "senpai#898: the best of many reruns of the same code": ({"base": BASE, **RERUNS}, []),
+    "pi-autoresearch#22: one run, eight median deviations above": (
+        {"base": (0.5,), **{f"try-{n}": (0.5 + n / 100,) for n in range(-2, 3)}, "new": (0.58,)},
+        [],
+    ),
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from realm_lab.contrib.rivals.models.decoder import Generator, Source, write
+from realm_lab.contrib.rivals.models.decoder import DecoderBlock, Generator, Source, initialise_generator, write
 from realm_lab.engine.corpus.vocabulary import SpecialIds
 from realm_lab.engine.models.encoder import EncoderShape
 from realm_lab.engine.models.inputs import Batch
@@ -132,3 +132,13 @@ def test_a_text_ends_where_it_is_cut(model: Generator) -> None:
         model.word_bias[SPECIAL.sep] = 1e4
         assert write(model, model.encode(batch_of([5, 2])), SPECIAL, 3)[0].tolist() == [[2, 3], [2, 3]]
         model.word_bias.copy_(bias)
+
+
+def test_a_decoder_is_drawn_as_the_encoder_is() -> None:
+    made, generator = Generator(SHAPE._replace(hidden_size=60)), torch.Generator().manual_seed(0)
+    initialise_generator(made, generator)
+    block = made.blocks[0]
+    assert isinstance(block, DecoderBlock)
+    for linear, spread in ((block.cross_query, 60**-0.5), (block.cross_output, (60 * 3 * 2) ** -0.5)):
+        assert linear.weight.std().item() == pytest.approx(spread, rel=0.1)
+        assert not linear.bias.any()

@@ -70,3 +70,13 @@ def test_scores_are_those_of_each_pair_alone(reader: DocumentReader, special: Sp
                 )
                 inside[at, width] = True
         assert (logits_NLW[number][~inside] == NO_SPAN).all()
+
+
+def test_dropout_is_off_in_evaluation_and_on_in_training(reader: DocumentReader, special: SpecialIds) -> None:
+    batch = join([np.array([7, 9])], [np.array([9, 5, 8])], special, 64)
+    with torch.no_grad():
+        same = [reader.eval().endpoints(batch).start_NP for _ in range(2)]
+        other = [reader.train().endpoints(batch).start_NP for _ in range(2)]
+    reader.eval()
+    assert torch.equal(*same)
+    assert not torch.equal(*other)

@@ -1,4 +1,5 @@
-"""Encoder-decoders: texts with blanks, their training, and RAG's marginals against explicit enumeration."""
+"""Encoder-decoders: texts with blanks, their training, RAG's marginals against explicit enumeration, and attention
+distillation against its closed form."""
 
 import itertools
 import math
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from realm_lab.contrib.objectives import distilled
 from realm_lab.contrib.rivals.models.decoder import Example, Generator, join_examples, new_generator, pad_texts, write
 from realm_lab.contrib.rivals.training.generation import (
     CopyingTask,
@@ -46,6 +48,15 @@ def test_a_corrupted_text_is_restored_by_what_is_to_be_written(length: int) -> N
         assert np.concatenate(restored).tolist() == tokens.tolist()
         assert len(written) - len(places) == max(1, round(0.15 * length))
         assert not (np.diff(np.flatnonzero(read == SPECIAL.mask)) == 1).any()  # spans do not touch
+
+
+def test_every_wordpiece_is_left_out_about_equally_often() -> None:
+    generator, counts = np.random.default_rng(0), np.zeros(20)
+    for _ in range(2000):
+        _, _, written = corrupt_spans(np.arange(5, 25), SPECIAL, generator)
+        counts[written[written != SPECIAL.mask] - 5] += 1
+    assert counts.sum() == 3 * 2000
+    assert counts[2:-2].std() / counts.mean() < 0.1  # one span of three, which starts anywhere
 
 
 def test_one_blank_is_written_alone() -> None:
@@ -197,6 +208,16 @@ def test_marginals_are_those_of_enumeration(
 
 
 @pytest.mark.parametrize("kind", ["sequence", "token"])
+@torch.no_grad()
+def test_all_texts_of_two_words_have_probability_one(
+    model: Generator, examples: list[Example], log_prior_BK: Tensor, kind: str
+) -> None:
+    texts = itertools.product(range(9), repeat=2)
+    total = sum(probability(model, examples[0], log_prior_BK[0].exp().tolist(), list(text), kind) for text in texts)
+    assert total == pytest.approx(1.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["sequence", "token"])
 def test_what_is_written_is_the_best_by_enumeration(
     model: Generator, examples: list[Example], log_prior_BK: Tensor, kind: str
 ) -> None:
@@ -233,3 +254,21 @@ def test_attention_of_a_passage_is_the_mean_over_its_states() -> None:
     for row, place in itertools.product(range(2), range(3)):
         own = [logits_BS[row, at].item() for at in range(4 * place, 4 * place + 4) if mask_BS[row, at]]
         assert found_BK[row, place].item() == pytest.approx(sum(own) / len(own), abs=1e-12)
+
+
+def test_distilled_attention_moves_scores_to_it_and_nothing_else() -> None:
+    generator = torch.Generator().manual_seed(0)
+    score_BK = torch.randn(2, 3, generator=generator).double().requires_grad_()
+    logits_BS = torch.randn(2, 12, generator=generator).double().requires_grad_()
+    mask_BS = torch.ones(2, 12, dtype=torch.bool)
+
+    def loss(score_BK: Tensor) -> Tensor:
+        return -distilled(score_BK.log_softmax(1), passage_attention(logits_BS, mask_BS, 3), 1.0).sum()
+
+    target_BK = passage_attention(logits_BS, mask_BS, 3).softmax(1).detach()
+    expected = (target_BK * (target_BK.log() - score_BK.log_softmax(1))).sum()
+    torch.testing.assert_close(loss(score_BK), expected)
+    assert torch.autograd.gradcheck(loss, score_BK)
+    loss(score_BK).backward()
+    torch.testing.assert_close(score_BK.grad, score_BK.softmax(1).detach() - target_BK)
+    assert logits_BS.grad is None

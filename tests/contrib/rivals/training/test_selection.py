@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from realm_lab.contrib.rivals.training.selection import HardEmTask, SelectionTask
+from realm_lab.contrib.rivals.training.selection import HardEmTask, SelectionTask, best_answer_log_probs
 from realm_lab.engine.core.seeding import EpochOrder
 from realm_lab.engine.corpus.store import NO_ROW
 from realm_lab.engine.models.inputs import join
+from realm_lab.engine.models.spans import NO_ANSWER, span_log_probs
 from realm_lab.engine.systems.bm25 import Bm25, texts_of
 from realm_lab.engine.training.optimiser import ScheduledAdamW
 from tests.tiny_system import TinySystem
@@ -125,6 +126,22 @@ def test_the_loss_and_its_gradient_are_those_of_the_paper(
         torch.testing.assert_close(gradient, task.reader.get_parameter(name).grad, atol=2e-5, rtol=2e-3)
 
 
+@pytest.mark.slow
+def test_it_learns_to_select_the_passage(system: TinySystem, found: Found) -> None:
+    """Retrieval scores do not matter: they are NaN here."""
+    task = make_task(system, found)
+    task._order = EpochOrder(BATCH, SEED)  # the same few questions in every step
+    for step in range(40):
+        task.train_step(step)
+    task.reader.eval()
+    task._step = 100  # negatives that were not drawn before, among others
+    drawn = task._find(np.arange(BATCH))[0]
+    with torch.no_grad():
+        logits_BK = task._read(drawn)[1]
+        untrained_BK = make_task(system, found)._read(drawn)[1]
+    assert logits_BK.argmax(1).eq(0).float().mean() > 0.8 > untrained_BK.argmax(1).eq(0).float().mean() + 0.3
+
+
 def test_fewer_passages_than_asked_for_and_questions_without_a_positive(system: TinySystem, found: Found) -> None:
     task, questions = make_task(system, found), system.corpus.questions("train")
     chosen = EpochOrder(len(questions), SEED, "finetune-questions").take(0, BATCH).tolist()
@@ -183,3 +200,15 @@ def test_the_probability_of_a_hard_step_rises_to_its_most(system: TinySystem, mo
     for variant in ("first_only", "mml"):
         other = hard_em_task(system, found, variant)
         assert not any(other.train_step(step)["hard_update"] for step in range(0, 400, 7))
+
+
+def test_the_likeliest_place_is_the_largest_of_those_marked() -> None:
+    generator = torch.Generator().manual_seed(0)
+    log_probs_NLW = span_log_probs(torch.randn(5, 7, 3, generator=generator))
+    marked_NLW = torch.rand(5, 7, 3, generator=generator) < 0.2
+    marked_NLW[2] = False
+    found = best_answer_log_probs(log_probs_NLW, marked_NLW).tolist()
+    for number, value in enumerate(found):
+        places = marked_NLW[number].nonzero().tolist()
+        expected = max((log_probs_NLW[number, s, w].item() for s, w in places), default=NO_ANSWER)
+        assert value == pytest.approx(expected)
