@@ -60,17 +60,17 @@ def read_tagger(options: TaggerFolder) -> ModelTagger:
         model = AutoModelForTokenClassification.from_pretrained(folder, use_safetensors=True, **how).eval()
         # split_special_tokens: "[MASK]" in a text is plain text
         tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True, split_special_tokens=True, **how)
+        positions = int(getattr(model.config, "max_position_embeddings", LONGEST))
+        longest = min(LONGEST, positions - 2 if positions > LONGEST else positions)  # RoBERTa: 514 for 512
+        tokenizer.model_max_length = longest
+        classify = TokenClassificationPipeline(
+            model=model, tokenizer=tokenizer, aggregation_strategy="first", stride=min(OVERLAP, longest // 4)
+        )
     except (OSError, ValueError, KeyError, AttributeError, ImportError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"transformers cannot read this tagger ({reason})", "name another folder", path=folder
         ) from None
-    positions = int(getattr(model.config, "max_position_embeddings", LONGEST))
-    longest = min(LONGEST, positions - 2 if positions > LONGEST else positions)  # RoBERTa: 514 for 512
-    tokenizer.model_max_length = longest
     if multiprocessing.parent_process() is not None:
         torch.set_num_threads(1)  # one of several processes that prepare a corpus
-    stride = min(OVERLAP, longest // 4)
-    return ModelTagger(
-        TokenClassificationPipeline(model=model, tokenizer=tokenizer, aggregation_strategy="first", stride=stride)
-    )
+    return ModelTagger(classify)

@@ -133,7 +133,9 @@ class BoundResults:
             raise UserError(f"'{query}' is no query", remedy="write VARIANT METRIC [FIELD], or VARIANT FIELD")
         name, cells = self.cells(words[0], study)
         if words[1] == "-" and len(words) in (4, 5):
-            [other] = self.cells(f"{name}/{words[2]}", study)[1]
+            other, *more = self.cells(f"{name}/{words[2]}", study)[1]
+            if more:
+                raise UserError(f"'{query}' subtracts several variants", remedy="name one behind the minus")
             return [self._difference(name, cell, other, words[3], words[4:]) for cell in cells]
         if words[1:] == ["count"]:
             return [(len(cells), f"the number of variants {words[0]} of {name}")]
@@ -147,8 +149,9 @@ class BoundResults:
     def by_seed(self, study: str, cell: str, metric: str) -> dict[int, float]:
         """Return seed -> value of a metric. UserError: the study has no such metric, or the cell no value of it."""
         results = self.study(study).report.results
-        if metric not in results:
-            raise UserError(f"study {study} has no metric '{metric}'", remedy=suggestion(metric, map(str, results)))
+        known = [name for name in results if results[name].dtype.kind in "biuf"]
+        if metric not in known:
+            raise UserError(f"study {study} has no metric '{metric}'", remedy=suggestion(metric, map(str, known)))
         if found := column(results, cell, metric):
             return found
         raise UserError(f"{study}/{cell} has no {metric}")

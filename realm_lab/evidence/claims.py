@@ -113,6 +113,7 @@ def check(root: Path, files: list[str], results: BoundResults | None = None, sou
     results = results or BoundResults(root)
     bound, problems, waiting = 0, list[Problem](), [*(files or bound_to)]
     checked: list[str] = []
+    main = {name: Path(name).parent for name in waiting}  # the folder of the text that includes a file
     while waiting:
         name = waiting.pop(0)
         checked.append(name)
@@ -123,8 +124,9 @@ def check(root: Path, files: list[str], results: BoundResults | None = None, sou
             mine.bind(claim)
         if Path(name).suffix == ".tex":
             mine.bind_latex()
-            more = mine.included(source.parent, Path(checked[0]).parent)
+            more = mine.included(source.parent, main[name])
             waiting = [*(one for one in more if one not in (*checked, *waiting)), *waiting]
+            main = dict.fromkeys(more, main[name]) | main
         mine.find_unbound()
         bound += mine.bound
         problems += sorted(mine.problems, key=lambda one: (one.path != page, one.line))

@@ -362,6 +362,15 @@ def test_files_that_latex_includes_are_read(project: Path) -> None:
     assert told == [("main.tex", 3, "\\include{gone}"), *texts, ("b.tex", 1, ".751")]
 
 
+def test_each_paper_has_its_sections(project: Path) -> None:
+    for name, number in (("one", ".751"), ("two", ".752")):
+        (project / name / "sections").mkdir(parents=True)
+        (project / name / "main.tex").write_text("\\input{sections/a}\n")
+        (project / name / "sections" / "a.tex").write_text(f"\\claim{{one/up exact_match}}{{{number}}}\n")
+    checked = check(project, ["one/main.tex", "two/main.tex"])
+    assert [one.path for one in checked.problems] == ["one/sections/a.tex", "two/sections/a.tex"]
+
+
 def test_a_text_in_latin_1_is_one_error(project: Path) -> None:
     (project / "paper.tex").write_bytes("Größe".encode("latin-1"))
     with refused("UTF-8"):
@@ -402,6 +411,8 @@ def test_a_malformed_claims_file_is_one_error(project: Path, claims: str, needle
         "two/up exact_match",
         "base exact_match p",
         "a b c d e f",
+        "up - base|up exact_match",
+        "up status",
     ],
 )
 def test_a_query_without_a_result_is_a_problem_with_a_remedy(project: Path, query: str) -> None:

@@ -91,8 +91,11 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_page_shows_the_headline_of_the_reference_run() -> None:
     lines = DOCUMENTED.read_text(encoding="utf-8").splitlines()
     shown = next(line.split()[1:-1] for line in lines if line.startswith("reports/headline"))  # ends with ...
-    flat = pd.json_normalize(headline(read_json(COMMITTED))).iloc[0]
+    committed = read_json(COMMITTED)
+    flat = pd.json_normalize(headline(committed)).iloc[0]
     assert [float(value) for value in shown] == [flat[name] for name in METRICS[1:5]]
+    committed["corpus_update"] = {"changed_questions": 0.0}
+    assert headline(committed)["realm"], "without a changed answer nothing follows"
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")  # to run it in this process saves imports

@@ -9,6 +9,7 @@ from typing import Any
 from realm_lab.errors import UserError
 from realm_lab.evidence.report.comparison import OverQuestions, question_intervals
 from realm_lab.evidence.report.edited import results_digest
+from realm_lab.evidence.report.figures import draw
 from realm_lab.evidence.report.frames import StudyFrames, read_results, results_text
 from realm_lab.evidence.report.own_figures import REPORT_SECTIONS
 from realm_lab.evidence.report.report_data import KEYS, Report, metrics_of, plain, report_of
@@ -20,7 +21,7 @@ from realm_lab.evidence.report.sections.corpus_updates import CorpusUpdates
 from realm_lab.evidence.report.sections.cost import Cost
 from realm_lab.evidence.report.sections.curves import Curves, study_curves
 from realm_lab.evidence.report.sections.declared import Declared
-from realm_lab.evidence.report.sections.flags import Flags, Warnings
+from realm_lab.evidence.report.sections.flags import FAILED, Flags, Warnings
 from realm_lab.evidence.report.sections.interaction import Interactions
 from realm_lab.evidence.report.sections.looks import Looks
 from realm_lab.evidence.report.sections.means import CorpusUpdate, Overlap, Utility
@@ -76,6 +77,8 @@ def sections_of(report: Report) -> dict[str, ReportSection]:
     """Return the sections of a report by name. A section computes its data once. A custom section that fails is left
     out, with a warning in the report."""
     found = {section.name: section(report) for section in FIRST}
+    failed: list[str] = report.data.setdefault(FAILED, [])
+    failed.clear()
     taken = {*KEYS, *FIELDS, *(section.name for section in LAST)}
     for choice in report.record.sections:
         try:
@@ -85,8 +88,7 @@ def sections_of(report: Report) -> dict[str, ReportSection]:
                 raise UserError(problem, "rename the section or this key of its data")
             found[section.name] = section
         except UserError as error:
-            if str(error) not in report.data["warnings"]:
-                report.data["warnings"].append(str(error))
+            failed.append(str(error))
     found |= {section.name: section(report) for section in LAST}
     record = labelled(report.record)
     drawn = found if record == report.record else sections_of(replace(report, record=record))
@@ -106,7 +108,10 @@ def _custom(choice: Choice, report: Report) -> ReportSection:
     if not getattr(found, "name", ""):
         raise UserError(f"section '{choice.name}': it has no name; give its class one")
     with chosen.running():  # compute all that a report needs, so that an error names the custom code
-        found.data(), found.figures(), found.tables, found.text
+        found.data(), found.tables, found.text
+        for sketch in found.figures():
+            if draw(sketch) is None:
+                raise ValueError(f"figure '{sketch.name}' draws nothing")
     return found
 
 

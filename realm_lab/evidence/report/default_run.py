@@ -68,7 +68,7 @@ def headline(found: dict[str, Any]) -> dict[str, Any]:
         for group, values in groups.items()
     }
     table.get("warm_start", {}).pop("utility", None)  # its value is from before pre-training
-    if update := found.get("corpus_update"):
+    if "follows" in (update := found.get("corpus_update") or {}):
         table["follows"] = round(update["follows"], 4)
     return table
 

@@ -73,13 +73,14 @@ def write_tables(
     with the verdict, all tables and all figures."""
     name, results, made = folder.name, report.results, dict[str, str]()
     for result in report.compared:
-        key, title = result.metric.name, f"{result.metric.title}, study {name}"
+        key, title = _plain(result.metric.name), f"{result.metric.title}, study {name}"
         title += f" ({result.metric.unit})" * bool(result.metric.unit)
         made[key] = table(result_rows(result, results), title, f"{name}-{key}", NOTE)
         made[f"{key}_details"] = table(detail_rows(result, results), f"{title}: details", f"{name}-{key}-details")
     for section in sections.values():
-        for key, (heading, rows) in section.tables.items():
+        for own, (heading, rows) in section.tables.items():
             if rows:
+                key = _plain(own) if own not in made else f"{_plain(own)}_section"
                 made[key] = table(rows, f"{heading}, study {name}", f"{name}-{key}")
     for key, text in made.items():
         write_text(folder / "tables" / f"{key}.tex", text)
@@ -101,6 +102,11 @@ def write_tables(
         *(_figure(one) for one in drawn[1:]), r"\end{document}", "",
     ]  # fmt: skip
     write_text(folder / "tables" / "all.tex", "\n".join(document))
+
+
+def _plain(name: str) -> str:
+    """`name` for files and labels."""
+    return re.sub(r"[^\w.-]+", "-", name)
 
 
 def _figure(one: Mapping[str, str]) -> str:

@@ -63,12 +63,13 @@ def report(
     folder = Path(root) / "reports" / Path(study).name.removesuffix(".yaml")
     is_run_here = folder.name in studies.names()
     there = report_folder(root, folder.name)
-    if there and not is_run_here and not paper:
+    if there and not is_run_here:
+        folder = there
         check_results(Path(root), there)
-        render_again(there)
+        render_again(there, paper=paper)
         write_index(root / "reports" if there.parent.name != "reference" else there.parent)
-        return write_page(there) if html else there / "report.md"
-    write_study_report(root, folder.name, force=force, paper=paper, explorer=html, studies=studies)
+    else:
+        write_study_report(root, folder.name, force=force, paper=paper, explorer=html, studies=studies)
     if paper:
         return folder / "tables" / "all.tex"
     return write_page(folder) if html else folder / "report.md"

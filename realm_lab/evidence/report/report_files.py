@@ -42,10 +42,11 @@ def write_files(folder: Path, report: Report, own: Sequence[Drawing] = (), *, pa
     return summary
 
 
-def render_again(folder: Path) -> None:
-    """Write a report again from its data. UserError: the report is broken."""
+def render_again(folder: Path, *, paper: bool = False) -> None:
+    """Write a report again from its data, with the files of `--paper` if it has them or `paper` is set. UserError: the
+    report is broken."""
     report = load_report(folder)
-    write_files(folder, report, paper=(folder / "tables" / "all.tex").is_file())
+    write_files(folder, report, paper=paper or (folder / "tables" / "all.tex").is_file())
     for name, text in _of_default(folder, report).items():
         write_text(folder / name, text)
 

@@ -29,7 +29,7 @@ def clusters_of(runs: Mapping[tuple[str, Any], Row], column: str) -> dict[Any, s
     found: dict[Any, str] = {}
     for (_, pair), row in runs.items():
         name = row.setting(column)
-        if _is_blank(name):
+        if _is_unnamed(name):
             raise UserError(f"{row.where}: no {column}", remedy="fill it in, or leave out --cluster")
         if found.setdefault(pair, str(name)) != str(name):
             problem = f"{row.where}: {column} of {pair} is {name}, and {found[pair]} in another row"
@@ -45,7 +45,7 @@ def runs_of(
     left_out = [LeftOut(row.where, row.left_out) for row in rows if row.left_out]
     named: list[Row] = []
     for row in (row for row in rows if not row.left_out):
-        blank = next((name for name in (cell, pair) if _is_blank(row.setting(name))), None)
+        blank = next((name for name in (cell, pair) if _is_unnamed(row.setting(name))), None)
         if blank is None:
             named.append(row)
         elif row.has_children or all(_value(row, metric) is None for metric in metrics):
@@ -154,6 +154,11 @@ def raise_unread(row: Row) -> None:
 
 def _is_blank(value: Any) -> bool:
     return value is None or str(value).strip().casefold() in NO_VALUE
+
+
+def _is_unnamed(value: Any) -> bool:
+    """True without a name of a cell, pair or cluster. The texts "none" and "NA" are names."""
+    return not value.strip() if isinstance(value, str) else _is_blank(value)
 
 
 def _is_whole(value: Any) -> bool:

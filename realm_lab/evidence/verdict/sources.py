@@ -29,7 +29,7 @@ def read_runs(source: str, pattern: str = "", experiment: str = "", part: str = 
     store. part: the file or folder in each run whose metrics are read.
     """
     path = Path(source)
-    if source.startswith(STORES):
+    if source.startswith(STORES) and not path.exists():
         rows = _mlflow(source, experiment)
     elif not path.exists():
         raise UserError(
@@ -124,8 +124,10 @@ def _named(rows: list[Row], pattern: str, path: Path) -> list[Row]:
     """Add the columns that `pattern` finds in the names of runs, and mark runs that it does not fit as left out. If a
     run is a folder below `path`, no value of a column contains a `/`."""
     parts = re.split(r"\{(\w+)\}", pattern)
-    if len(parts) == 1:
-        raise UserError(f"--name {pattern}: no column in braces", remedy="for example --name '{variant}/seed_{seed}'")
+    names = parts[1::2]
+    if not names or len({*names}) < len(names) or not all(map(str.isidentifier, names)):
+        problem = f"--name {pattern}: it needs columns in braces, each once"
+        raise UserError(problem, remedy="for example --name '{variant}/seed_{seed}'")
     found, name = [], None
     for row in rows:
         name = next((str(row.values[key]) for key in NAMES if row.values.get(key) is not None), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import io
 import json
 import re
 from collections import Counter
@@ -87,7 +88,7 @@ def read_csv(path: Path) -> list[Row]:
     first = text.partition("\n")[0]
     separator = max(",;\t", key=first.count)
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a column may hold a whole configuration
-    reader = csv.reader(text.splitlines(keepends=True), delimiter=separator)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     names = [name.strip() for name in next(reader, [])]
     _refuse_twice(names, path)
     rows = []
@@ -123,7 +124,7 @@ def json_records(path: Path) -> list[Any]:
         try:
             found = json.loads(text)
         except ValueError:
-            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+            found = [json.loads(line) for line in text.split("\n") if line.strip()]
     except ValueError as error:
         raise UserError(f"not JSON ({error})", path=path, remedy="write it again, or move it away") from None
     return found if isinstance(found, list) else [found]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from realm_lab.evidence.report.figures import Sketch
 from realm_lab.evidence.report.frames import StudyFrames
 from realm_lab.evidence.report.report_files import stale
 from realm_lab.evidence.report.section import ReportSection, Rows
@@ -86,8 +87,17 @@ class BrokenSection(ReportSection):
         raise RuntimeError("no such luck")
 
 
+class BrokenDrawing(ReportSection):
+    """A section whose figure fails when it is drawn."""
+
+    name = "broken_drawing"
+
+    def figures(self) -> list[Sketch]:
+        return [Sketch("broken", "A figure.", "A figure", lambda: broken_figure(None))]
+
+
 def test_a_study_may_have_sections_of_its_own(tmp_path: Path, study: StudyRecord) -> None:
-    names = ("Best", "TakenName", "BrokenSection", "missing", "broken_figure")
+    names = ("Best", "TakenName", "BrokenSection", "BrokenDrawing", "missing", "broken_figure")
     own = tuple(Choice(f"tests.evidence.report.test_drawn_reports:{name}") for name in names)
     write_study_record(tmp_path / "runs", replace(study, sections=own))
     text = report(tmp_path)
@@ -97,6 +107,7 @@ def test_a_study_may_have_sections_of_its_own(tmp_path: Path, study: StudyRecord
     assert "summary.json has another 'coverage'" in text
     folder = tmp_path / "reports" / "table"
     assert read_json(folder / "summary.json")["best"][0]["variant"] in text
+    assert read_json(folder / "summary.json")["warnings"] == [], "a section that works again leaves no warning"
     assert stale(folder) == []
 
 
@@ -106,11 +117,13 @@ def test_a_study_may_have_figures_of_its_own(tmp_path: Path, study: StudyRecord)
     write_study_record(tmp_path / "runs", replace(study, figures=own))
     text = report(tmp_path)
     assert "*Seeds of the study, drawn by its own figure.*" in text
-    assert (tmp_path / "reports/table/figures/toy_figure.png").read_bytes().startswith(b"\x89PNG")
+    figures = tmp_path / "reports/table/figures"
+    drawn = figures / "tests_evidence_report_test_drawn_reports_toy_figure.png"
+    assert drawn.read_bytes().startswith(b"\x89PNG")
     assert "failed with RuntimeError in test_drawn_reports.py" in text.replace("\\_", "_")
     write_study_record(tmp_path / "runs", study)
     report(tmp_path)
-    assert not (tmp_path / "reports/table/figures/toy_figure.png").exists(), "a drawing of ours without data goes"
+    assert not drawn.exists(), "a drawing of ours without data goes"
 
 
 @pytest.mark.slow

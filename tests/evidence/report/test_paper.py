@@ -56,6 +56,10 @@ def test_every_table_and_figure_is_there_for_a_paper(tmp_path: Path, study: Stud
     before = tiny.files(folder)
     assert main(arguments[:-1]) == 0, "what is there stays as new as the report"
     assert tiny.files(folder) == before
+    shutil.rmtree(tmp_path / "runs")
+    shutil.rmtree(folder / "tables")
+    assert main(arguments) == 0, "a committed report has no runs here"
+    assert (folder / "tables" / "exact_match.tex").is_file()
     if not shutil.which("kpsewhich") or subprocess.run(["kpsewhich", "booktabs.sty"], check=False).returncode != 0:
         pytest.skip("no LaTeX with booktabs: apt-get install texlive-latex-recommended")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]

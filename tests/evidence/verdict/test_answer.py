@@ -71,8 +71,15 @@ def test_what_cannot_be_paired_is_named() -> None:
     assert (failed.gap, failed.missing) == (Gap.NO_VALUE, (0, 1))
     assert (unpaired.gap, unpaired.finding) == (Gap.CANNOT_BE_PAIRED, None)
     assert (more.finding and more.finding.seeds, more.unpaired) == (4, (8, 9, 10, 11))
+    assert more.missing == (0, 1, 2, 3), "a run that left no row may have failed"
     json.dumps(answer.as_json(), allow_nan=False)
     assert all(cell.cell in answer.markdown() for cell in answer.metrics[0].cells)
+
+
+def test_names_may_be_words_for_no_value() -> None:
+    rows = [row | {"country": "NA" if row["seed"] == 0 else "DE"} for row in table(none=BASE, nan=BETTER)]
+    found = realm_lab.verdict(rows, metric="acc", baseline="none", cluster="country")
+    assert [(cell.cell, len(cell.values)) for cell in found.metrics[0].cells] == [("none", 8), ("nan", 8)]
 
 
 def test_a_column_of_states_that_is_not_named_is_told() -> None:

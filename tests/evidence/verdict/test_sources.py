@@ -186,6 +186,21 @@ def test_a_bad_source_is_one_line(tmp_path: Path, name: str, data: bytes, words:
     assert "\n" not in str(error.value)
 
 
+def test_a_file_may_have_the_name_of_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mysql_runs.csv").write_text("cell,seed,note\na,1,one\u2028two\n", encoding="utf-8")
+    assert [row.values["note"] for row in read_runs("mysql_runs.csv")] == ["one\u2028two"]
+    Path("runs.jsonl").write_text('{"cell": "one\u2028two"}\n{"cell": "b"}\n', encoding="utf-8")
+    assert [row.values["cell"] for row in read_runs("runs.jsonl")] == ["one\u2028two", "b"]
+
+
+@pytest.mark.parametrize("pattern", ["{a}_{a}", "{1}", "seed"])
+def test_a_pattern_without_distinct_columns_is_refused(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "runs.csv").write_text("name,acc\nx_1,0.5\n", encoding="utf-8")
+    with pytest.raises(UserError, match="each once"):
+        read_runs(str(tmp_path / "runs.csv"), pattern)
+
+
 def test_a_killed_run_has_the_scalars_before_its_end(samples: Path) -> None:
     [path] = (samples / "tensorboard" / "sgd" / "seed_0").iterdir()
     whole = path.read_bytes()

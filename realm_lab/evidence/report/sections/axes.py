@@ -27,7 +27,7 @@ class Axes(ReportSection):
 
     @property
     def heading(self) -> str:
-        return f"{self.report.compared[0].metric.title} by both axes"
+        return f"{self.report.compared[0].metric.title} by both axes" if self.report.compared else ""
 
     @functools.cached_property
     def rows(self) -> Rows:

@@ -84,7 +84,7 @@ that retrieve and answer. The time and operations of refreshing are part of pre-
             return []
         minutes, age = results["wall_seconds"] / 60, results["index_staleness_steps"]
         found = [_trade_off(self.report, "cost", quality, minutes, "wall-clock time, minutes", fewest=FEWEST)]
-        if OPERATIONS in self.report.record.metrics:
+        if OPERATIONS in self.report.record.metrics and OPERATIONS in results:
             found.append(
                 _trade_off(self.report, "operations", quality, results[OPERATIONS], "operations of training, 10¹²")
             )

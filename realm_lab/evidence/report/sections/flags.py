@@ -10,6 +10,8 @@ from realm_lab.evidence.report.frames import StudyFrames
 from realm_lab.evidence.report.section import ReportSection
 from realm_lab.evidence.report.tables import coverage
 
+FAILED = "failed"  # custom sections that failed in this rendering; not stored in summary.json
+
 
 class Flags(ReportSection):
     """The warnings of single runs."""
@@ -44,7 +46,8 @@ class Warnings(Flags):
         runs = coverage(self.report.results)
         states = ", ".join(f"{count} {state}" for state, count in runs["states"].items() if state != "COMPLETE")
         text = f"Incomplete: {runs['complete']} of {runs['runs']} runs are complete ({states})."
-        return [*[text] * bool(states), *self.report.data["warnings"], *self.report.data["code"]]
+        data = self.report.data
+        return [*[text] * bool(states), *data["warnings"], *data.get(FAILED, ()), *data["code"]]
 
     @staticmethod
     def of_runs(study: StudyFrames) -> dict[str, Any]:

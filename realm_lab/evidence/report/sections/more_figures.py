@@ -1,7 +1,7 @@
 """The figures that a study names: `figures: [package.module:function]` in its file.
 
 Such a function is called with the StudyFrames and returns a matplotlib figure, or None if there is nothing to draw. The
-first paragraph of its docstring is the caption, and the file has the name and the options of the function.
+first paragraph of its docstring is the caption, and the file has the names of module and function, and the options.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from realm_lab.evidence.report.figures import Drawing, Sketch, draw, drawable
 from realm_lab.evidence.report.frames import StudyFrames
 from realm_lab.evidence.report.own_figures import FIGURES
 from realm_lab.evidence.report.section import ReportSection
+from realm_lab.records.code import OURS
 from realm_lab.records.plugins import Choice, option_suffix
 from realm_lab.records.study import StudyRecord
 
@@ -54,9 +55,11 @@ def own_sketch(choice: Choice, study: StudyFrames) -> Sketch:
     """Return the sketch of a custom figure; its name contains its options."""
     chosen = FIGURES.choose("figures", choice)
     function = chosen.load()
+    module, _, name = chosen.target.partition(":")
+    file = name if module.startswith(f"{OURS}.") else f"{module}_{name}".replace(".", "_")
     caption = " ".join((inspect.getdoc(function) or choice.name).split("\n\n")[0].split())
     alt = caption.partition(". ")[0].rstrip(".")
-    return Sketch(f"{function.__name__}{option_suffix(choice)}", caption, alt, lambda: chosen(study))
+    return Sketch(f"{file}{option_suffix(choice)}", caption, alt, lambda: chosen(study))
 
 
 def labelled(record: StudyRecord) -> StudyRecord:

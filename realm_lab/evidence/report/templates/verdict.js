@@ -757,7 +757,7 @@ function verdict(table, choices) {
     return {
       cell: name, values: [...mine.values()], finding,
       gap: !mine.size ? "no run has a value" : name !== baseline && !finding ? "cannot be paired" : null,
-      missing: [...values.get(name)].filter(([, value]) => value === null).map(([one]) => one).sort(byOrder),
+      missing: [...new Set([...values.get(name).keys(), ...(finding ? base.keys() : [])])].filter((one) => !mine.has(one)).sort(byOrder),
       unpaired: [...mine.keys()].filter((one) => !base.has(one)).sort(byOrder),
     };
   }) }));
@@ -779,7 +779,7 @@ function runsOf(table, { metrics, cell, pair, state }) {
   const leftOut = [], named = [];
   const hasValue = (row) => metrics.map((metric) => valueOf(table, row, metric)).some((value) => value !== null);
   for (const row of table.rows) {
-    const blank = [cell, pair].find((name) => isBlank(row.values.get(name)));
+    const blank = [cell, pair].find((name) => !row.values.get(name).trim());
     if (!blank) named.push(row);
     else if (!hasValue(row)) leftOut.push([row.where, `no ${blank}, and no value`]);
     else refuse(`${row.where}: no ${blank}; fill it in, or delete the run`);
@@ -808,7 +808,7 @@ function clustersOf(runs, column) {
   const found = new Map();
   for (const { pair, row } of runs) {
     const name = row.values.get(column);
-    if (isBlank(name)) refuse(`${row.where}: no ${column}`);
+    if (!name.trim()) refuse(`${row.where}: no ${column}`);
     if (!found.has(pair)) found.set(pair, name);
     if (found.get(pair) !== name) refuse(`${row.where}: ${column} of ${pair} is ${name}, and ${found.get(pair)} in another row`);
   }
@@ -990,7 +990,7 @@ function choose(select, names, chosen, none) {
   if (names.includes(chosen)) select.value = `=${chosen}`;
 }
 const chosen = (id) => find(id).value.slice(1);
-const valuesOf = (column) => [...new Set(table.rows.map((row) => row.values.get(column)).filter((text) => !isBlank(text)))];
+const valuesOf = (column) => [...new Set(table.rows.map((row) => row.values.get(column)).filter((text) => text.trim()))];
 
 function take(text, file) {
   table = null;
