@@ -29,6 +29,7 @@ from realm_lab.lab.study import StudyPlan
 from realm_lab.lab.tasks import tasks_of
 from realm_lab.lab.wanted import record_study
 from realm_lab.records.code_record import NAME as CODE_NAME
+from realm_lab.records.digests import CHANGING
 from realm_lab.records.files import MARK, atomic_directory, is_ours, link_directory, read_json, remove_directory
 from realm_lab.records.run import Run, stage_folder
 from realm_lab.records.state import StageStates
@@ -222,7 +223,7 @@ def _export_records(stage: str, plan: StudyPlan, root: Path) -> None:
         kept.add(source.name)
         if not _is_copy(records / source.name, source, CODE_NAME):
             with atomic_directory(records / source.name) as scratch:
-                shutil.copytree(source, scratch, dirs_exist_ok=True, ignore=shutil.ignore_patterns("model", "lease"))
+                shutil.copytree(source, scratch, dirs_exist_ok=True, ignore=shutil.ignore_patterns("model", *CHANGING))
     _remove_others(records, kept)
 
 

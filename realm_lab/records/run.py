@@ -222,15 +222,15 @@ class StageRun:
         """Set FAILED, with the last line of `message` that is not empty."""
         lines = [line.strip() for line in message.splitlines() if line.strip()]
         error = lines[-1] if lines else "unknown error"
-        self._write(replace(self._now(), state="FAILED", finished_at=time.time(), error=error))
+        self._end(replace(self._now(), state="FAILED", finished_at=time.time(), error=error))
 
     def lose(self, error: str) -> None:
         """Record that another process of the run is gone; the state stays RUNNING. A new attempt resumes."""
-        self._write(replace(self._now(), error=error))
+        self._end(replace(self._now(), error=error))
 
     def preempt(self) -> None:
         """Set PREEMPTED: stopped on request after a checkpoint; the next `start` resumes from it."""
-        self._write(replace(self._now(), state="PREEMPTED", finished_at=time.time()))
+        self._end(replace(self._now(), state="PREEMPTED", finished_at=time.time()))
 
     def results(self) -> dict[str, Any]:
         """Read results.json. UserError: the stage has not finished, or its files are not those that were written."""
@@ -252,6 +252,11 @@ class StageRun:
         peak = max(current.peak_memory_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB)
         return replace(current, heartbeat_at=time.time(), wall_seconds=wall, peak_memory_bytes=peak)
 
+    def _end(self, status: Status) -> None:
+        """Write how an attempt ended, unless it had completed the stage: a signal may arrive after that."""
+        if self._current is None or self.status().state != "COMPLETE":
+            self._write(status)
+
     def _write(self, status: Status) -> None:
         self._current = status
         path = self.path / "status.json"
@@ -261,7 +266,7 @@ class StageRun:
         try:
             write_json(path, asdict(status))
         except DiskFull:
-            if status.state == "RUNNING":
+            if status.state == "RUNNING" or not path.exists():
                 raise
             overwrite_json(path, asdict(status))  # the end is recorded on a full disk, too
 

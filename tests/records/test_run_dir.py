@@ -82,6 +82,9 @@ def test_the_life_of_a_stage(stage: StageRun) -> None:
     assert done.started_at <= done.finished_at
     assert stage.is_complete()
     assert stage.results() == {"loss": 1.5, "bm25": {"recall_at_5": None}}
+    for too_late in (stage.preempt, lambda: stage.fail("a signal"), lambda: stage.lose("another rank")):
+        too_late()
+        assert stage.status() == done
 
 
 def test_wall_time_and_attempts_add_up_over_attempts(
@@ -122,6 +125,9 @@ def test_on_a_full_disk_the_end_is_still_said(stage: StageRun, monkeypatch: pyte
     with pytest.raises(DiskFull):
         stage.fail("long" * 2**12)
     assert stage.status().error == "unknown error"
+    (stage.path / "status.json").unlink()
+    with pytest.raises(DiskFull):
+        stage.fail("no space for the first status either")
 
 
 def test_the_environment_is_recorded(stage: StageRun) -> None:
