@@ -152,12 +152,12 @@ class Lease:
     def beat(self) -> None:
         """Record a sign of life.
 
-        UserError: another process took the lease over after a long silence; this one must write nothing more.
+        Taken: another process took the lease over after a long silence; this one must write nothing more.
         """
         with exclusive(self._folder / ".lock"):
             if not self._is_ours():
                 silence = time.time() - self._holder.heard
-                raise UserError(f"another process took over after {silence:.0f} s of silence", path=self._folder.parent)
+                raise Taken(f"another process took over after {silence:.0f} s of silence", path=self._folder.parent)
             self._holder = replace(self._holder, heard=time.time())
             _save(self._folder, self._holder)
 

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from realm_lab.errors import UserError
-from realm_lab.records.files import DiskFull
 from realm_lab.records.lease import Holder, Lease, Taken, holders, is_held, seems_held, take
 
 LIMIT_SECONDS = 120.0
@@ -76,11 +75,9 @@ def _beat(lease: Lease, ended: threading.Event) -> None:
     while not ended.wait(BEAT_SECONDS):
         try:
             lease.beat()
-        except DiskFull:
-            continue  # a process that takes over could not write either
-        except UserError as error:
+        except Taken as error:
             if not ended.is_set():  # else this process has just released the lease
                 print(error, file=sys.stderr, flush=True)
                 os._exit(LOST_CODE)
-        except OSError:
-            continue  # a shared disk that does not answer now; too long a silence ends the lease by itself
+        except (UserError, OSError):
+            continue  # a disk that is full, or does not answer or lock now; too long a silence ends the lease by itself

@@ -240,8 +240,11 @@ def test_one_does_not_wait_for_a_machine_that_is_heard_of(
 
 
 def test_a_process_whose_lease_was_taken_over_ends_at_once(tmp_path: Path) -> None:
-    body = "\nfrom realm_lab.records import run_lease\nrun_lease.BEAT_SECONDS = 0.05\n"
-    body += "with run_lease.writing(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()"
+    """A lock service that does not answer for a moment is no takeover."""
+    body = "\nimport errno, fcntl\nfrom realm_lab.records import run_lease\nrun_lease.BEAT_SECONDS = 0.05\n"
+    body += "lock = fcntl.flock\ndef no_lock(*given):\n    fcntl.flock = lock\n    raise OSError(errno.ENOLCK, 'no')\n"
+    body += "with run_lease.writing(Path(sys.argv[1])):\n    fcntl.flock = no_lock"
+    body += "\n    print('held', flush=True)\n    sys.stdin.read()"
     with in_child(body, str(tmp_path)) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "held\n"
