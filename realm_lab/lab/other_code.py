@@ -10,8 +10,9 @@ from pathlib import Path
 
 from realm_lab.engine.systems.identity import code_roots, exported_corpus_folder, kept_corpus_folder
 from realm_lab.errors import UserError
-from realm_lab.records.code_record import CodeStates, StageCode, changes_line
+from realm_lab.records.code_record import CODE_LOCK, CodeStates, StageCode, changes_line
 from realm_lab.records.files import remove_directory
+from realm_lab.records.lease import exclusive
 from realm_lab.records.run import Run
 from realm_lab.records.run_lease import writing
 
@@ -48,27 +49,29 @@ def settle_code(runs: Sequence[Run], root: Path, until: str = "", check: Callabl
     if found and policy == "stop":
         raise UserError(f"{described(found)}; --fresh computes it again, --accept records that the change is harmless")
     check()
-    if found:
-        print(f"{'accepted' if policy == 'accept' else 'computing again'}: {described(found)}", file=sys.stderr)
+    if not found:
+        return
+    print(f"{'accepted' if policy == 'accept' else 'computing again'}: {described(found)}", file=sys.stderr)
     runs_folder = Path(root) / "runs"
-    states = CodeStates(runs_folder)
-    for one, users in found:
-        if policy == "accept":
-            run, stage = users[0], one.stage
-            folders, roots = run.folders(runs_folder), code_roots(run.params, run.system)
-            states.accept(stage, folders, roots[stage])
-            continue
-        for run in users:
-            folders = run.folders(runs_folder, until)
-            way = list(folders)
-            for stage in way[way.index(one.stage) :]:  # and the stages computed from it
-                _empty(folders[stage])
-                if stage == "prepare":
-                    kept = kept_corpus_folder(root, run)
-                    remove_directory(kept)
-                    remove_directory(exported_corpus_folder(root, run))
-                    for cuts in kept.parent.glob(f".{kept.name}.*.cuts"):
-                        shutil.rmtree(cuts)
+    with exclusive(runs_folder / CODE_LOCK):
+        for one, users in other_code(runs, root, until):  # less, if another process has just settled some
+            if policy == "accept":
+                run, stage = users[0], one.stage
+                folders, roots = run.folders(runs_folder), code_roots(run.params, run.system)
+                with writing(one.folder):
+                    CodeStates(runs_folder).accept(stage, folders, roots[stage])
+                continue
+            for run in users:
+                folders = run.folders(runs_folder, until)
+                way = list(folders)
+                for stage in way[way.index(one.stage) :]:  # and the stages computed from it
+                    _empty(folders[stage])
+                    if stage == "prepare":
+                        kept = kept_corpus_folder(root, run)
+                        remove_directory(kept)
+                        remove_directory(exported_corpus_folder(root, run))
+                        for cuts in kept.parent.glob(f".{kept.name}.*.cuts"):
+                            shutil.rmtree(cuts)
 
 
 def _empty(folder: Path) -> None:

@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,10 @@ from realm_lab.engine.systems.context import Context
 from realm_lab.engine.systems.identity import code_roots, plan_run
 from realm_lab.engine.systems.registry import system_of
 from realm_lab.errors import UserError
-from realm_lab.records.code_record import CodeStates, is_kept
+from realm_lab.records.code_record import CODE_LOCK, CodeStates, is_kept
 from realm_lab.records.files import DiskFull, room_for
 from realm_lab.records.launched import exit_on_signals
-from realm_lab.records.lease import Taken
+from realm_lab.records.lease import Taken, exclusive
 from realm_lab.records.plugins import own_code
 from realm_lab.records.run import Run, StageRun
 from realm_lab.records.run_lease import TAKEN_CODE, writing
@@ -116,15 +116,17 @@ def _record_code(owner: Run, stage: str, runs: Path) -> None:
     states, roots = CodeStates(runs), code_roots(owner.params, owner.system)
     folders = owner.folders(runs, stage)
     states.check_unedited(roots[stage])
-    for found in states.of_run(folders, roots):
-        if found.changes and owner.params.launch.other_code == "accept":
-            states.accept(found.stage, folders, roots[found.stage])
-        elif found.changes:
-            raise UserError(
-                f"the code has changed since this was computed ({', '.join(found.changes)})",
-                "sweep again, with --fresh to compute it again or --accept if the change is harmless",
-                path=found.folder,
-            )
+    accepts = owner.params.launch.other_code == "accept"
+    with exclusive(runs / CODE_LOCK) if accepts else nullcontext():
+        for found in states.of_run(folders, roots):
+            if found.changes and accepts:
+                states.accept(found.stage, folders, roots[found.stage])
+            elif found.changes:
+                raise UserError(
+                    f"the code has changed since this was computed ({', '.join(found.changes)})",
+                    "sweep again, with --fresh to compute it again or --accept if the change is harmless",
+                    path=found.folder,
+                )
     if not is_kept(stage, folders[stage]):
         states.write(stage, folders, roots[stage])
 

@@ -27,6 +27,7 @@ from realm_lab.records.run import KEY_LENGTH
 from realm_lab.records.validation import read_record
 
 NAME = "code.json"
+CODE_LOCK = ".code.lock"  # in the folder of runs: held by the process that accepts or deletes results of other code
 STRICT = ConfigDict(extra="forbid")
 SHOWN = 6  # modules named in a message
 EDITED = "edited while it ran"  # used instead of a digest

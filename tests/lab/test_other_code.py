@@ -11,12 +11,17 @@ from typing import Any
 
 import pytest
 
+from realm_lab.engine.systems.identity import plan_run
 from realm_lab.engine.training.pretrain import PretrainTask
 from realm_lab.errors import UserError
+from realm_lab.lab.other_code import settle_code
 from realm_lab.records.code import CodeReader
 from realm_lab.records.code_record import EDITED, read_code
+from realm_lab.records.digests import check_folder
 from realm_lab.records.files import read_json
 from tests import tiny
+from tests.factories.interleaved import meanwhile
+from tests.lab.conftest import leave
 from tests.limits import HANG_SECONDS
 
 REPOSITORY = Path(__file__).parents[2]
@@ -214,6 +219,18 @@ def test_a_stage_goes_on_from_other_code_only_if_that_is_accepted(
     assert [one.modules for one in record.accepted] == [{"realm_lab.engine.training.warm_start": "edited"}]
     tiny.run("pretrain", tiny.params(), tmp_path)  # from its checkpoint: that change is known
     assert len((read_code(warm_start.path) or record).accepted) == 1
+
+
+def test_two_processes_that_accept_at_once_leave_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = plan_run(tiny.params({"launch.other_code": "accept"}), "warm_start", 0)
+    folder = leave(tmp_path, run, "warm_start", "COMPLETE")
+    monkeypatch.setattr("realm_lab.records.code_record.code_reader", lambda runs: Edited())
+    with meanwhile("code.json", lambda: settle_code([run], tmp_path)):
+        settle_code([run], tmp_path)
+    check_folder(folder)
+    record = read_code(folder)
+    assert record is not None
+    assert len(record.accepted) == 1
 
 
 def test_code_that_is_edited_while_a_process_runs_it_is_named(
