@@ -16,8 +16,9 @@ from realm_lab.lab.rules import search
 from realm_lab.lab.rules.seeds import options_of
 from realm_lab.lab.rules.tune import Tuned, tuned
 from realm_lab.lab.study import StudyPlan
+from realm_lab.records.lease import exclusive
 from realm_lab.records.run import Run
-from realm_lab.records.study import StudyRecord, read_study_record, write_study_record
+from realm_lab.records.study import StudyRecord, read_study_record, study_folder, write_study_record
 
 
 def wanted(study: StudyPlan, results: Results) -> list[Run]:
@@ -69,4 +70,5 @@ def record_study(study: StudyPlan, root: Path, results: Results | None = None) -
     record = study_record(study, results)
     for run in (*record.trials, *now):
         record_run(runs, run)
-    return read_study_record(write_study_record(runs, record))
+    with exclusive(study_folder(runs, study.name) / "study.lock"):  # hosts of --join have different results
+        return read_study_record(write_study_record(runs, record))

@@ -9,7 +9,9 @@ from realm_lab.lab.plan import plan_study
 from realm_lab.lab.results import Results
 from realm_lab.lab.study import StudyPlan
 from realm_lab.lab.wanted import record_study, wanted
+from realm_lab.records.study import read_study_record, study_folder
 from tests.factories.errors import refused
+from tests.factories.interleaved import meanwhile
 from tests.lab.conftest import PARAMETERS, leave
 
 STUDY = "baseline: a\nmetrics: [recall_at_5]\ncells: {a: , b: {system: warm_start}}\n"
@@ -52,6 +54,13 @@ def test_seeds_are_taken_as_long_as_the_time_lasts(with_seeds: Planned, tmp_path
     assert rounds(tmp_path, with_seeds, "{until: decided, within: 1.2 h}") == [5, 6]  # two runs of .1 h a seed
     assert rounds(tmp_path, with_seeds, "{until: decided, within: 90 min}") == [7]
     assert rounds(tmp_path, with_seeds, "{until: decided, at_most: 8}") == [8]
+
+
+def test_two_hosts_that_record_different_results_at_once_leave_one_record(with_seeds: Planned, tmp_path: Path) -> None:
+    one, two = (with_seeds(f"{{until: decided, at_most: {most}}}") for most in (8, 9))
+    with meanwhile("study.json", lambda: record_study(two, tmp_path)):
+        assert record_study(one, tmp_path).until == (4, 8)
+    assert read_study_record(study_folder(tmp_path / "runs", "study") / "study.json").until == (4, 9)
 
 
 RULE = """
