@@ -30,7 +30,15 @@ from realm_lab.lab.tasks import tasks_of
 from realm_lab.lab.wanted import record_study
 from realm_lab.records.code_record import NAME as CODE_NAME
 from realm_lab.records.digests import CHANGING
-from realm_lab.records.files import MARK, atomic_directory, is_ours, link_directory, read_json, remove_directory
+from realm_lab.records.files import (
+    MARK,
+    atomic_directory,
+    is_ours,
+    link_directory,
+    read_json,
+    remove_directory,
+    write_text,
+)
 from realm_lab.records.run import Run, stage_folder
 from realm_lab.records.state import StageStates
 from realm_lab.records.study import DEFAULT, SCRATCH, check_study_name, study_folder
@@ -110,19 +118,21 @@ def restore(plan: StudyPlan, root: Path) -> None:
     """Record the default pipeline, and restore missing parts of runs/ from the copies that DVC keeps. So nothing is
     trained or measured again after runs/ was deleted, or after a checkout on another machine."""
     _share_runs(root)
-    record_study(plan, root)
     runs = root / "runs"
     for exported in (root / "data" / "prepared").glob("*/manifest.json"):
         if not (corpus := runs / "corpora" / exported.parent.name).exists():
             link_directory(exported.parent, corpus)
     manifests = (root / "models").glob("*/*/manifest.json")
-    models = {stage_folder(runs, path.parts[-3], read_json(path)["key"]): path.parent for path in manifests}
-    for records in (root / "data" / "records").glob("*/*"):
-        folder = runs / "stages" / records.name
-        if not (folder / "status.json").exists():
+    models = {stage_folder(runs, path.parts[-3], read_json(path).get("key", "")): path.parent for path in manifests}
+    for status in (root / "data" / "records").glob("*/*/status.json"):
+        records, folder = status.parent, runs / "stages" / status.parent.name
+        if not (folder / status.name).exists():
             if folder in models:
                 shutil.copytree(models[folder], folder / "model", dirs_exist_ok=True)
-            shutil.copytree(records, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MARK))
+            others = shutil.ignore_patterns(MARK, status.name)
+            shutil.copytree(records, folder, dirs_exist_ok=True, ignore=others)
+            write_text(folder / status.name, status.read_text(encoding="utf-8"))  # last: the stage is complete
+    record_study(plan, root)
 
 
 def put_back(root: Path) -> None:

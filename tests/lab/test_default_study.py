@@ -178,5 +178,13 @@ def test_where_runs_was_deleted_only_report_puts_back_what_dvc_keeps(root: Path)
     with pytest.raises(realm_lab.UserError, match="`realm-lab report` puts back what DVC keeps"):
         realm_lab.load_run("default/realm-s0", root)
     assert list((root / "runs").iterdir()) == []
+    (root / "models" / "mine" / "reader").mkdir(parents=True)
+    (root / "models" / "mine" / "reader" / "manifest.json").write_text("{}")  # of the user, without a key
+    record = next((root / "data" / "records").glob("evaluate/*/results.json"))
+    kept = record.rename(root / "results.json")
+    record.symlink_to(root / "nowhere")
+    with pytest.raises(OSError, match="results"):  # stopped in the middle
+        pipeline.put_back(root)
+    kept.replace(record)
     pipeline.put_back(root)
     assert list(realm_lab.results("default", root)["status"]) == ["COMPLETE"] * 2
