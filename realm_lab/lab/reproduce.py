@@ -1,15 +1,14 @@
 """`realm-lab reproduce`: compare reports with their data, with the runs that are here, or with a cell that is run
 again.
 
-A cell is run again by an ordinary sweep in a separate project, with the study file, parameters, raw data and
-checkpoints of this project. Finished runs in that project are not repeated.
+A cell is run again by an ordinary sweep in a separate project, with the study file and the parameters of this project.
+Paths in them stay relative to this project. Finished runs in that project are not repeated.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,12 +127,6 @@ def _run_again(root: Path, study: str, cell: str, record: StudyRecord, is_quick:
     parameters = Path(root) / "params.yaml"
     if not is_quick and parameters.is_file():
         write_text(folder / "params.yaml", parameters.read_text(encoding="utf-8"))
-    given = [path for path in Path(root).glob("models/*") if not any(path.glob("*/manifest.json"))]  # the user's
-    for path in (Path(root) / "data" / "raw", *given):
-        inputs = folder / path.relative_to(root)
-        if path.is_dir() and not inputs.exists():
-            inputs.parent.mkdir(parents=True, exist_ok=True)
-            os.symlink(path.resolve(), inputs)
     say(f"{study}/{cell} is run again in {folder}")
     Sweep(folder / "experiments" / f"{study}.yaml", folder, cells=(cell,), force=True).run()
     return load_study(folder / "runs", study).results
