@@ -19,7 +19,6 @@ import importlib
 import importlib.metadata
 import inspect
 import json
-import math
 import re
 import sys
 import traceback
@@ -39,18 +38,6 @@ from realm_lab.records.opened import watch
 from realm_lab.records.validation import problem_of
 
 GROUP = "realm_lab.plugins"  # group of entry points
-MOVED = {  # earlier path of a part of realm_lab -> its path now, for the remedy if custom code imports the earlier one
-    **{
-        f"realm_lab.{part}": f"realm_lab.engine.{part}"
-        for part in "core corpus evaluation masking models params retrieval systems training worlds".split()
-    },
-    "realm_lab.metrics": "realm_lab.records.metrics",
-    "realm_lab.reporting": "realm_lab.evidence.report",
-    "realm_lab.other_runs": "realm_lab.evidence.verdict",
-    "realm_lab.statistics": "realm_lab.evidence.statistics",
-    "realm_lab.tracking": "realm_lab.lab.tracking",
-    "realm_lab.runner": "realm_lab.lab",
-}
 Code = TypeVar("Code", bound=Callable[..., Any])
 
 
@@ -71,9 +58,7 @@ class Choice:
         given = {"name": value} if isinstance(value, str) else value
         if not isinstance(given, Mapping) or not isinstance(given.get("name"), str) or not given["name"]:
             raise ValueError("write NAME, or {name: NAME, OPTION: VALUE}")
-        options = plain_options({key: inner for key, inner in given.items() if key != "name"})
-        names = {name: name for name in given if isinstance(name, str)}
-        return cls(given["name"], {names.get(name, name): value for name, value in options.items()})
+        return cls(given["name"], plain_options({key: inner for key, inner in given.items() if key != "name"}))
 
     def plain(self) -> str | dict[str, Any]:
         """The written form; only the name if no option is given."""
@@ -101,22 +86,15 @@ ChoiceField = Annotated[
 
 
 def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert options, which may have subtypes from the YAML reader, to plain Python types. ValueError: a value that
-    JSON does not have, such as a date or an infinity."""
-    try:
-        plain: dict[str, Any] = json.loads(json.dumps(dict(options), allow_nan=False))
-    except (TypeError, ValueError):
-        wrong = next(name for name, value in options.items() if not _is_plain(value))
-        raise ValueError(f"{wrong} should be text, a finite number, true or false, or a list of these") from None
+    """Convert the values of options, which may have subtypes from the YAML reader, to plain Python types. ValueError: a
+    value that JSON does not have, such as a date or an infinity."""
+    plain: dict[str, Any] = {}
+    for name, value in options.items():
+        try:
+            plain[name] = json.loads(json.dumps(value, allow_nan=False))
+        except (TypeError, ValueError):
+            raise ValueError(f"{name} should be text, a finite number, true or false, or a list of these") from None
     return plain
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _is_plain(inner) for key, inner in value.items())
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 @dataclass(frozen=True)
@@ -405,12 +383,6 @@ def _failed(parameter: str, name: str, target: str, error: Exception) -> UserErr
 
 def _unimportable(parameter: str, name: str, reason: object) -> UserError:
     why, module = " ".join(str(reason).split()), name.partition(":")[0]
-    remedy = _new_path(str(getattr(reason, "name", ""))) or "install it, or put it into this folder or on PYTHONPATH"
+    remedy = "install it, or put it into this folder or on PYTHONPATH"
     problem = f"parameter '{parameter}': '{name}': module '{module}' cannot be imported ({why}); {remedy}"
     return UserError(problem, parameter=parameter)
-
-
-def _new_path(module: str) -> str:
-    """Return the remedy for a module of realm_lab that has moved; "" for another."""
-    old = next((one for one in MOVED if f"{module}.".startswith(f"{one}.")), None)
-    return f"write {MOVED[old]}{module.removeprefix(old)} for {module}" if old else ""

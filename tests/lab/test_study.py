@@ -65,7 +65,6 @@ REFUSALS = [
     ("baseline: a\ncells:\n  a:\n    system:\n      name: dpr\n      stepz: 3\n", 8, "'steps'"),
     ("baseline: a\ncells:\n  a: {system: {steps: 1}}\n", 5, "write NAME"),
     (B + "\n    system: {name: dpr, steps: 1}\n    set: {system_options.dpr.steps: 2}\n", 7, "set twice"),
-    (GOOD + "set: {pretrain.masking: realm_lab.masking:random_token}\n", 7, "write realm_lab.engine.masking for"),
     (GOOD + "metrics: [exact_match, recall_at5]\n", 7, "'recall_at_5'"),
     (GOOD + "set: {launch.device: tpu}\n", 7, "'launch.device'"),
     (GOOD + "metrics: [f1, f1]\n", 7, "f1 is listed twice"),
