@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import os
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from tests.tiny_system import Reference, TinySystem
     from tests.whole import Whole
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # even if a shell started the tests with SIGINT ignored
 settings.register_profile("untimed", deadline=None)  # a busy machine is no fault
 settings.load_profile("untimed")
 

@@ -31,7 +31,8 @@ OWN_LOCKS = {"local_lock=all", "local_lock=flock", "localflock", "noflock", "nol
 @contextmanager
 def stoppable() -> Iterator[list[int]]:
     """Inside, Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP raise SystemExit, or stop a training loop of this process after a
-    checkpoint. Yields the list of the signals that these handlers got."""
+    checkpoint. One that is ignored, as SIGHUP by nohup, stays ignored, except SIGTERM, which `sweep --cancel` sends.
+    Yields the list of the signals that these handlers got."""
     signals: list[int] = []
 
     def leave(number: int, frame: FrameType | None) -> None:
@@ -49,7 +50,11 @@ def stoppable() -> Iterator[list[int]]:
         yield signals  # Python gives signals to the main thread only
         return
     wanted = {signal.SIGTERM: leave, signal.SIGUSR1: leave, signal.SIGINT: as_terminated, signal.SIGHUP: as_terminated}
-    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+    before = {
+        number: signal.signal(number, handler)
+        for number, handler in wanted.items()
+        if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         yield signals
     finally:

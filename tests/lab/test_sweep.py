@@ -19,7 +19,7 @@ import pytest
 from realm_lab.cli import main
 from realm_lab.evidence.ledger import verify
 from realm_lab.lab.status import study_status
-from realm_lab.lab.stopping import sweepers
+from realm_lab.lab.stopping import stoppable, sweepers
 from realm_lab.records.files import read_json
 from realm_lab.records.run import StageRun, read_run
 from realm_lab.records.study import read_study_record
@@ -302,6 +302,14 @@ def test_a_sweep_stops_after_a_checkpoint_and_can_go_on(
     assert sweep_here(root, launcher) == 0
     assert stopped.status().attempt == 2
     assert outcomes(root) == outcomes(uninterrupted)
+
+
+def test_signals_that_are_ignored_stay_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    known: dict[int, Any] = dict.fromkeys((signal.SIGHUP, signal.SIGTERM), signal.SIG_IGN)
+    monkeypatch.setattr(signal, "getsignal", known.get)
+    monkeypatch.setattr(signal, "signal", known.__setitem__)
+    with stoppable():  # SIGTERM stops a sweep from another terminal
+        assert [number for number, handler in known.items() if handler is signal.SIG_IGN] == [signal.SIGHUP]
 
 
 @pytest.mark.slow
