@@ -35,7 +35,8 @@ from realm_lab.lab.slurm_queue import (
     run_program,
 )
 from realm_lab.lab.tasks import Task
-from realm_lab.records.files import atomic_directory, digest, digest_file
+from realm_lab.records.environment import SOURCE, source
+from realm_lab.records.files import atomic_directory, digest, digest_file, write_json
 from realm_lab.records.run import KEY_LENGTH
 from realm_lab.records.state import UNFINISHED, Cause, Reason, StageState, at_work
 from realm_lab.records.study import study_folder
@@ -246,14 +247,16 @@ def refusal(said: str) -> UserError:
 
 
 def freeze_code(folder: Path) -> Path:
-    """Copy the package to `folder`/<digest>/realm_lab unless it exists, so that later edits do not change waiting jobs;
-    returns the folder for PYTHONPATH."""
+    """Copy the package to `folder`/<digest>/realm_lab, with its commit and changes, unless it is there, so that later
+    edits do not change waiting jobs; returns the folder for PYTHONPATH."""
     files = [path for path in sorted(PACKAGE.rglob("*.*")) if path.is_file() and "__pycache__" not in path.parts]
-    name = digest({path.relative_to(PACKAGE).as_posix(): digest_file(path) for path in files})[:KEY_LENGTH]
+    code = source()
+    name = digest([code, {path.relative_to(PACKAGE).as_posix(): digest_file(path) for path in files}])[:KEY_LENGTH]
     target = folder.absolute() / name
     if not target.exists():
         with atomic_directory(target) as scratch:
             shutil.copytree(PACKAGE, scratch / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+            write_json(scratch / SOURCE, code)
     return target
 
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from realm_lab.records.files import read_json
 from realm_lab.records.launched import cores, launched
 
 PACKAGES = (
@@ -19,6 +20,7 @@ PACKAGES = (
 )  # whose versions can change a result
 LIMITS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
 REPOSITORY = Path(__file__).resolve().parents[2]
+SOURCE = "source.json"  # file with the result of `source` in a frozen copy of REPOSITORY
 CODE = (
     "--",
     "realm_lab",
@@ -30,8 +32,9 @@ LONGEST_PATCH = 1 << 20  # bytes
 
 
 def describe(device: str = "cpu") -> dict[str, Any]:
-    """Return user, Python, machine, package versions and the state of the source tree; null if unknown."""
-    status = _git("status", "--porcelain", "--untracked-files=no", *CODE)
+    """Return user, Python, machine, package versions, and the commit of the code with the patch of `source`; null if
+    unknown."""
+    code = source()
     return {
         "user": user(),
         "python": platform.python_version(),
@@ -42,8 +45,9 @@ def describe(device: str = "cpu") -> dict[str, Any]:
         "device": device,
         "processes": launched().size,  # processes of the run, each with a separate device
         "packages": {name: found for name in PACKAGES if (found := version(name))},
-        "git_commit": _git("rev-parse", "HEAD"),
-        "git_dirty": None if status is None else bool(status),
+        "git_commit": code["commit"],
+        "git_dirty": None if code["commit"] is None else code["patch"] is not None,
+        "patch": code["patch"],
     }
 
 
@@ -55,14 +59,19 @@ def user() -> str | None:
         return None
 
 
-def changes() -> str | None:
-    """Return the changes since the commit in the tracked files of CODE, as a patch; None if they are unchanged or git
-    does not answer. A patch above a mebibyte is replaced by one line with its size."""
-    patch = _git("diff", "--binary", "HEAD", *CODE)
-    if not patch:
-        return None
-    size = len(patch.encode())
-    return f"{patch}\n" if size <= LONGEST_PATCH else f"# {size:,} bytes of changes, more than are kept\n"
+def source() -> dict[str, str | None]:
+    """Return the `commit` of the package's source tree, and the changes since then in the tracked files of CODE as a
+    `patch`. Both are null if no Git repository tracks the package, and the patch if nothing has changed. A frozen copy
+    of the package has them in a file. A patch above a mebibyte is replaced by one line with its size."""
+    if (frozen := REPOSITORY / SOURCE).exists():
+        return dict(read_json(frozen))
+    if not _git("ls-files", "--", "realm_lab"):  # an installed package, perhaps inside the repository of a project
+        return {"commit": None, "patch": None}
+    commit, patch = _git("rev-parse", "HEAD"), _git("diff", "--binary", "HEAD", *CODE)
+    if patch:
+        size = len(patch.encode())
+        patch = f"{patch}\n" if size <= LONGEST_PATCH else f"# {size:,} bytes of changes, more than are kept\n"
+    return {"commit": commit, "patch": patch or None}
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from ruamel.yaml import YAML
 
 from realm_lab.errors import UserError
 from realm_lab.records.digests import DIGESTS, check_file, check_folder, is_whole, write_last
-from realm_lab.records.environment import changes, describe
+from realm_lab.records.environment import describe
 from realm_lab.records.files import (
     DiskFull,
     atomic_write,
@@ -168,8 +168,9 @@ class StageRun:
         self._anchor = None
         self._last_beat = -math.inf
         (self.path / DIGESTS).unlink(missing_ok=True)
-        write_json(self.path / "env.json", describe(self.launch.get("device", device)) | {"launch": self.launch})
-        patch, path = changes(), self.path / "code.patch"
+        environment = describe(self.launch.get("device", device)) | {"launch": self.launch}
+        patch, path = environment.pop("patch"), self.path / "code.patch"
+        write_json(self.path / "env.json", environment)
         write_text(path, patch) if patch else path.unlink(missing_ok=True)
         self._write(
             replace(

@@ -16,6 +16,7 @@ from realm_lab.lab.launchers import LauncherSettings, SlurmOptions
 from realm_lab.lab.slurm import PACKAGE, SlurmLauncher, freeze_code
 from realm_lab.lab.slurm_queue import SubmittedJob, latest_jobs, record_jobs
 from realm_lab.lab.tasks import Task
+from realm_lab.records import environment
 from realm_lab.records.files import read_json, write_json
 from realm_lab.records.run import Run, State
 from realm_lab.records.state import Cause, Reason, StageState
@@ -267,7 +268,7 @@ def test_sbatch_is_asked_whether_it_would_take_such_jobs(fake: Fake, root: Path,
         list(slurm_launcher(root, partition="gpu").preview([make("a")]))
 
 
-def test_code_is_frozen_once_for_equal_content(tmp_path: Path) -> None:
+def test_code_is_frozen_once_for_equal_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = freeze_code(tmp_path)
     written = {path: path.stat().st_mtime_ns for path in one.rglob("*")}
     assert freeze_code(tmp_path) == one
@@ -276,6 +277,9 @@ def test_code_is_frozen_once_for_equal_content(tmp_path: Path) -> None:
     assert {path.relative_to(one / "realm_lab") for path in one.rglob("*.py")} == same
     assert (one / "realm_lab" / "engine" / "params" / "presets" / "toy.yaml").exists()
     assert not list(one.rglob("__pycache__"))
+    before = environment.source()
+    monkeypatch.setattr(environment, "REPOSITORY", one)
+    assert environment.source() == before
 
 
 JOB_17_3 = {"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3", "SLURM_PROCID": "0"}

@@ -167,6 +167,10 @@ def test_a_run_restores_the_code_that_it_ran(stage: StageRun, monkeypatch: pytes
     git(code, "checkout", "-q", ".")
     stage.start(1)
     assert not (stage.path / "code.patch").exists(), "the last attempt ran the commit itself"
+    (site := code / "site" / "realm_lab").mkdir(parents=True)  # a package installed inside another's repository
+    (site / "a.py").write_text("one\n")
+    monkeypatch.setattr(environment, "REPOSITORY", site.parent)
+    assert environment.source() == {"commit": None, "patch": None}
 
 
 def test_git_and_a_name_of_the_user_may_be_missing(
