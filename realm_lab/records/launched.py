@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,7 +100,8 @@ def visible_gpus(device: str) -> list[str]:
         return []
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
-        return [name.strip() for name in named.split(",") if name.strip()]
+        names = (name.strip() for name in named.split(","))
+        return [*takewhile(re.compile(r"\d|GPU-|MIG-").match, names)]  # CUDA stops at others, such as -1 or NoDevFiles
     if not Path("/dev/nvidiactl").exists():  # importing torch to find this out takes seconds
         return []
     import torch

@@ -138,5 +138,6 @@ def test_gpus_that_jobs_may_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, MIG-7")
     assert visible_gpus("auto") == ["2", "MIG-7"]
     assert visible_gpus("cpu") == []
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert visible_gpus("auto") == []
+    for named, expected in (("", []), ("-1", []), ("NoDevFiles", []), ("0,-1,1", ["0"])):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+        assert visible_gpus("auto") == expected
