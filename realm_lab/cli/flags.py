@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,17 +59,18 @@ def policy_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def located(error: UserError, options: argparse.Namespace) -> UserError:
-    """Return the error with the flag or line that set its parameter; unchanged if it has a source already, or if none
-    set the parameter."""
-    if error.path or not error.parameter or "params" not in options:
+    """Return the error with the flag or line that set its parameter; unchanged if it has a source already, if it is
+    about a run that --run names, or if none set the parameter."""
+    given = vars(options)
+    if error.path or not error.parameter or "params" not in given or given.get("finished"):
         return error
-    from realm_lab.engine.params.load import is_known, read_values, setting
+    from realm_lab.engine.params.load import read_values, setting
 
-    if not is_known(error.parameter.partition(".")[0]):  # of an installed plug-in, which would fail again here
-        return error
-    values = read_values(options.params or options.root / "params.yaml", overrides_of(options))
-    key = setting(values, error.parameter)
-    return UserError(error.problem, error.remedy, parameter=error.parameter, value=key) if key else error
+    with suppress(UserError):  # a plug-in fails here again, or there is no file
+        values = read_values(options.params or options.root / "params.yaml", overrides_of(options))
+        if key := setting(values, error.parameter):
+            return UserError(error.problem, error.remedy, parameter=error.parameter, value=key)
+    return error
 
 
 def add_json(verb: argparse._ActionsContainer, text: str = "print JSON instead of tables") -> None:

@@ -18,6 +18,7 @@ import shtab
 from realm_lab import cli
 from realm_lab.cli.examples import EXAMPLES
 from realm_lab.cli.first_line import first_line
+from realm_lab.cli.flags import located
 from realm_lab.cli.parser import ALIASES, completion
 from realm_lab.engine.params.parameters import Params
 from realm_lab.errors import UserError
@@ -315,6 +316,12 @@ def test_a_wrong_part_is_told_with_its_line_or_flag(
     (tmp_path / "params.yaml").write_text(f"preset: smoke\n{text}")
     assert cli.main(["prepare", "--root", str(tmp_path), *flags]) == 2
     assert place in capsys.readouterr().err
+
+
+def test_an_error_is_not_searched_for_in_parameters_that_are_not_read(tmp_path: Path) -> None:
+    error = UserError("no such module", parameter="plugins")
+    for words in (["ask", "--run", "x", "who ?"], ["run"]):
+        assert located(error, cli.build_parser().parse_args([*words, "--root", str(tmp_path)])) is error
 
 
 class Seen(io.StringIO):
