@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from realm_lab.engine.systems.identity import check_measured
 from realm_lab.records.metric_log import MetricLog
 from realm_lab.records.run import Run, stage_folder
-from realm_lab.records.run_values import run_values
+from realm_lab.records.run_values import device_seconds, run_values
 from realm_lab.records.state import StageStates
 from realm_lab.records.study import StudyRecord
 
@@ -63,8 +64,17 @@ class Results:
         return self._values[last]
 
     def table(self, record: StudyRecord) -> pd.DataFrame:
-        """Return a row of values for each complete run of a study."""
+        """Return a row of values for each complete run of a study. `device_hours` counts a stage that several of them
+        share only in the first."""
         from realm_lab.evidence.report.frames import load_runs  # brings pandas
 
-        results = load_runs(self._runs, record).results
-        return results[results["status"] == "COMPLETE"]
+        study = load_runs(self._runs, record)
+        counted, hours = set[tuple[str, str]](), dict[tuple[str, int], float]()
+        for run in study.runs:
+            if run.is_complete:
+                new = run.stages.items() - counted
+                hours[run.cell, run.seed] = sum(device_seconds(run.folder(stage)) for stage, _ in sorted(new)) / 3600
+                counted |= new
+        rows = study.results[study.results["status"] == "COMPLETE"]
+        each = [hours.get(row, math.nan) for row in zip(rows["cell"], rows["seed"], strict=True)]
+        return rows.assign(device_hours=each)

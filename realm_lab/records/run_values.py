@@ -28,16 +28,18 @@ def run_values(stages: Mapping[str, StageRun]) -> dict[str, float]:
     if "pretrain" in stages and (age := last_values(stages["pretrain"]).get("index_staleness_steps_mean")) is not None:
         values["index_staleness_steps"] = age  # the curve is the mean over all steps so far: its last value counts
     statuses = {name: stage.status() for name, stage in stages.items()}
-    seconds = {name: status.wall_seconds for name, status in statuses.items()}
-    # processes that shared the stage, each with a separate device
-    processes = {name: int(stage.environment().get("processes") or 1) for name, stage in stages.items()}
-    values["wall_seconds"] = sum(seconds.values())
-    values["device_hours"] = sum(seconds[name] * processes[name] for name in stages) / 3600
+    values["wall_seconds"] = sum(status.wall_seconds for status in statuses.values())
+    values["device_hours"] = sum(map(device_seconds, stages.values())) / 3600
     if flop := sum(status.training_flop for status in statuses.values()):
         values["training_teraflop"] = flop / 1e12
     if memory := max(status.peak_memory_bytes for status in statuses.values()):
         values["peak_memory_gibibytes"] = memory / 2**30
     return values
+
+
+def device_seconds(stage: StageRun) -> float:
+    """Return the time of a stage times the number of processes that shared it, each with a separate device."""
+    return stage.status().wall_seconds * int(stage.environment().get("processes") or 1)
 
 
 def last_values(stage: StageRun) -> dict[str, float]:
