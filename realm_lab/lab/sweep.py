@@ -390,7 +390,7 @@ class Sweep:
         finally:
             mirror.terminate()
             mirror.wait()
-        subprocess.run(command, env=environment, check=False)
+        subprocess.run(command, stdout=2, env=environment, check=False)  # so that only the JSON goes to stdout
 
 
 def part_of(study: StudyPlan, runs: Sequence[Run], named: Sequence[str], seeds: int | None = None) -> list[Run]:

@@ -239,6 +239,7 @@ def test_following_mirrors_with_the_parameters_of_the_sweep(tmp_path: Path, monk
     assert [(one.verb, one.params, one.follow) for one in options] == [
         ("mirror", tmp_path / "other.yaml", follow) for follow in (True, False)
     ]
+    assert None not in [call.kwargs["stdout"] for call in started.call_args_list], "only the sweep prints there"
 
 
 @pytest.mark.parametrize("name", sorted(ALIASES.keys() - {"evaluate"}))  # a plug-in makes it a command here
