@@ -7,9 +7,10 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -157,23 +158,28 @@ class Sweep:
         self._known |= {run.run_key: run for run in new}
         settle_code(new, self.root, check=lambda: self.by.check(self._left()))
         self.results.look_again()
-        tasks, left = self.by.free(self._left())
-        if self.join:  # so that machines that start together do not all try the same task
-            random.shuffle(tasks)
-        if self.study.search is None:
-            self._say_beginning(tasks, left, is_first)
-            record = study_record(self.study, self.results)
-            note_plan(self.root / "runs", record, self.path, self._with_results(record))
-        try:
-            self.by.submit(tasks)
-        except PartlySubmitted:  # after any other error, study.json stays as it was
-            record_study(self.study, self.root, self.results)
-            raise
+        with self._submitting():
+            tasks, left = self.by.free(self._left())
+            if self.join:  # so that machines that start together do not all try the same task
+                random.shuffle(tasks)
+            if self.study.search is None:
+                self._say_beginning(tasks, left, is_first)
+                record = study_record(self.study, self.results)
+                note_plan(self.root / "runs", record, self.path, self._with_results(record))
+            try:
+                self.by.submit(tasks)
+            except PartlySubmitted:  # after any other error, study.json stays as it was
+                record_study(self.study, self.root, self.results)
+                raise
         record_study(self.study, self.root, self.results)
         self._tasks |= {task.name: task for task in tasks}
         if self.by.detached and tasks:
             say(f"submitted {_count(len(tasks), 'task')}")
         return tasks
+
+    def _submitting(self) -> AbstractContextManager[Any]:
+        """Inside, no other sweep submits to a queue, so that no task has two jobs."""
+        return exclusive(self.root / "runs" / "submit.lock") if self.by.detached else nullcontext()
 
     def _settle_choices(self) -> None:
         """Accept or delete results of other code that a tuning or search chooses by. UserError: `launch.other_code` is
@@ -218,16 +224,33 @@ class Sweep:
         if self.by.detached and not self.follow and self.study.search is None:
             counts = self._counts()
             return counts["COMPLETE"] + counts["FAILED"] * self._is_tuning < len(self._runs or ())
-        drive(
-            self.by,
-            tasks,
-            self.root,
-            FOLLOW_SECONDS if self.by.detached else POLL_SECONDS,
-            wait_for_others=self.follow or self.join or self.study.search is not None,
-            study="" if self.study.search else self.study.name,
-            more=self.look_again,
-        )
-        return False
+        while True:
+            if self.by.detached:  # jobs that an earlier sweep of this study submitted
+                live = {name for name, state in self.by.poll().items() if state.state in UNFINISHED}
+                self._tasks |= {task.name: task for task in self._left() if task.name in live}
+            drive(
+                self.by,
+                tasks,
+                self.root,
+                FOLLOW_SECONDS if self.by.detached else POLL_SECONDS,
+                wait_for_others=self.follow or self.join or self.study.search is not None,
+                study="" if self.study.search else self.study.name,
+                more=self.look_again,
+            )
+            if not self.by.detached or not (tasks := self._taken_over()):
+                return False
+
+    def _taken_over(self) -> list[Task]:
+        """Wait for jobs of other studies that do stages of this study; submit and return the tasks that these leave."""
+        while True:
+            with self._submitting():
+                tasks, others = self.by.free(self._left())
+                if tasks:
+                    self.by.submit(tasks)
+                    self._tasks |= {task.name: task for task in tasks}
+            if tasks or not others:
+                return tasks
+            time.sleep(FOLLOW_SECONDS)
 
     def look_again(self, states: Mapping[str, StageState]) -> list[Task]:
         """Start the runs that are wanted since a trial ended, and cancel tasks that no wanted run needs. Further seeds

@@ -14,6 +14,7 @@ from realm_lab.lab.study import StudyPlan
 from realm_lab.lab.sweep import Sweep
 from realm_lab.lab.tasks import Task, chains, tasks_of
 from realm_lab.records.files import digest
+from realm_lab.records.lease import exclusive
 from realm_lab.records.run import Run
 from realm_lab.records.state import Cause, Reason, StageState, StageStates
 from tests import tiny
@@ -46,7 +47,12 @@ class Queue(Launcher):
         self.submitted: list[list[str]] = []
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        self.submitted.append([task.name for task in tasks])
+        with exclusive(self._root / "runs" / "submit.lock", wait=False) as lock:
+            self.submitted.append([task.name for task in tasks])
+        self.is_locked = lock is None
+
+    def poll(self) -> dict[str, StageState]:
+        return {}
 
 
 def test_a_preempted_task_is_submitted_again_and_a_cancelled_one_is_not(
@@ -75,6 +81,21 @@ def test_a_preempted_task_is_submitted_again_and_a_cancelled_one_is_not(
     states[pretrain.name] = StageState("COMPLETE")
     assert [[task.name for task in sweep.look_again(states)] for _ in range(3)] == [below, below, []]
     assert queue.submitted[1:] == [[pretrain.name], below, below, below]
+
+
+def test_to_follow_takes_over_what_jobs_of_other_studies_leave(
+    planned: Callable[..., StudyPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("realm_lab.lab.sweep.FOLLOW_SECONDS", 0.0)
+    queue, sweep = Queue(tmp_path), Sweep(tmp_path / "study.yaml", tmp_path, follow=True)
+    sweep.study, sweep.by = planned(STUDY), queue
+    todo = left(sweep.study, tmp_path)
+    answers = iter([(todo[2:], ["two"]), ([], ["two"]), (todo[:1], ["one"]), ([], ["one"]), ([], [])])
+    monkeypatch.setattr(queue, "free", lambda tasks: next(answers))
+    assert not sweep._is_left_to_a_queue(sweep.begin())
+    assert queue.submitted == [[task.name for task in todo[2:]], [todo[0].name]]
+    assert queue.is_locked, "no other sweep submits the same tasks meanwhile"
+    assert next(answers, None) is None
 
 
 def test_what_is_complete_is_left_out_and_names_stay(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:
