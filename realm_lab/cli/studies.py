@@ -113,6 +113,8 @@ def _run_sweep(options: argparse.Namespace) -> int:
     from realm_lab.lab.sweep import Sweep
     from realm_lab.lab.try_out import try_study
 
+    if options.is_try and (options.json or options.dry_run):
+        raise UserError("sweep --try runs small and prints no JSON; leave out --json and --dry-run")
     work = try_study if options.is_try else Sweep.run
     if options.pilot is not None:
         if options.is_try or options.dry_run or options.cancel:
@@ -166,8 +168,8 @@ def _sweep(work: Callable[[Sweep], int], options: argparse.Namespace, study: str
 def _run_status(options: argparse.Namespace) -> int:
     from realm_lab.lab.status import print_table, show_status, show_studies
 
-    if options.follow and not options.study:
-        raise UserError("status --follow: name a study or a run")
+    if options.follow and (options.json or not options.study):
+        raise UserError("status --follow: name a study or a run, without --json")
     if options.ledger:
         return _check_ledger(options.root, as_json=options.json)
     if options.runs:

@@ -125,7 +125,12 @@ def test_a_run_that_is_named_has_its_own_parameters(capsys: pytest.CaptureFixtur
 
 def test_an_option_without_its_other_is_refused(stages: Stages, capsys: pytest.CaptureFixture[str]) -> None:
     said = "--run belongs to --corpus or --run-file; leave it out"
-    for words, error in (("evaluate --predictions p --run r", said), ("prepare --json", "--json belongs to --count")):
+    for words, error in (
+        ("evaluate --predictions p --run r", said),
+        ("prepare --json", "--json belongs to --count"),
+        ("status x --follow --json", "without --json"),
+        ("sweep x --try --json", "leave out --json"),
+    ):
         assert cli.main(words.split()) == 2
         assert error in capsys.readouterr().err
     assert stages.calls == []
