@@ -27,7 +27,7 @@ from realm_lab.records.computed import computed_values
 from realm_lab.records.files import print_json
 from realm_lab.records.run import Run, State, Status
 from realm_lab.records.run_values import run_values
-from realm_lab.records.state import STATES, StageStates
+from realm_lab.records.state import STATES, StageState, StageStates
 from realm_lab.records.study import DEFAULT, StudyRecord
 from realm_lab.records.validation import cut
 from realm_lab.records.yaml_file import read_yaml
@@ -94,9 +94,9 @@ def verdict_so_far(root: Path, name: str, complete: int) -> str:
     return ""
 
 
-def study_status(name: str, root: Path) -> dict[str, Any]:
+def study_status(name: str, root: Path, jobs: Mapping[str, StageState] | None = None) -> dict[str, Any]:
     """Return the output of `--json`: each run with its state, why it does not run, and its value of the study's first
-    metric once it is complete. UserError: the study was never swept."""
+    metric once it is complete. `jobs`: those of `jobs_of_stages`. UserError: the study was never swept."""
     studies = studies_of(root)
     if name != DEFAULT and name not in studies.names():
         raise UserError(
@@ -106,7 +106,7 @@ def study_status(name: str, root: Path) -> dict[str, Any]:
     if record.tuning and not record.runs:  # as long as its cells are being tuned
         record = record.trials_as_study()
     metric = record.metrics[0] if record.metrics else HEADLINE
-    states = StageStates(runs, jobs_of_stages(root))
+    states = StageStates(runs, jobs_of_stages(root) if jobs is None else jobs)
     sweeping = [str(one.owner) for one in sweepers(root, name)]
     codes = CodeStates(runs)
     changed: dict[str, list[StageCode]] = {}
@@ -224,10 +224,10 @@ def table_of(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 def show_studies(root: Path, *, as_json: bool) -> None:
     """Print all studies: those that were swept, then the files of those that were not."""
     studies: list[dict[str, Any]] = []
-    known = studies_of(root)
+    known, jobs = studies_of(root), jobs_of_stages(root)
     for name in known.names():
         try:
-            counts, question = study_status(name, root)["counts"], known.read(name).question
+            counts, question = study_status(name, root, jobs)["counts"], known.read(name).question
             studies.append({"study": name, "counts": counts, "question": question})
         except UserError as error:  # a broken record must not hide the other studies
             studies.append({"study": name, "counts": {}, "question": "", "error": str(error)})

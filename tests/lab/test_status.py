@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -162,6 +163,15 @@ def test_all_studies(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -
         assert shown(root, capsys)[-1] == "new none here; see reports/reference"
     assert main(["status", "--root", str(root), "--json"]) == 0
     assert [study["study"] for study in json.loads(capsys.readouterr().out)] == ["far", "new"]
+
+
+def test_a_list_of_studies_looks_at_the_queue_once(root: Path, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = shutil.copy(root / "experiments" / "far.yaml", root / "experiments" / "near.yaml")
+    record_study(plan_study(Path(path), root), root)
+    queue = Mock(return_value={})
+    monkeypatch.setattr("realm_lab.lab.status.jobs_of_stages", queue)
+    assert main(["status", "--root", str(root)]) == 0
+    queue.assert_called_once()
 
 
 def test_a_broken_record_hides_no_other_study(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -> None:
