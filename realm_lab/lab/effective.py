@@ -84,7 +84,8 @@ def study_digests(path: Path, root: Path) -> dict[str, Any]:
     roots = {*AFTER["report"], *(name.partition(":")[0] for name in named if ":" in name)}
     for run in runs:
         roots |= {one for modules in code_roots(run.params, run.system).values() for one in modules}
-    changes = {change for one, _ in other_code(wanted(plan, Results(root)), root) for change in one.changes}
+    now = wanted(plan, Results(root)) if plan.search is None else runs  # only a search's sweep asks for trials
+    changes = {change for one, _ in other_code(now, root) for change in one.changes}
     keys, code = [run.run_key for run in runs], reader.reached(sorted(roots))
     reader.save()
     return {"keys": digest(keys), "code": digest(code), "changes": sorted(changes)}

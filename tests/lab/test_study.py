@@ -21,6 +21,7 @@ from realm_lab.records.study import read_study_record
 from tests import tiny
 from tests.factories.errors import refused
 from tests.lab.conftest import PARAMETERS
+from tests.lab.made_search import write_search
 
 Write = Callable[..., Path]
 Planned = Callable[..., StudyPlan]
@@ -173,6 +174,12 @@ def test_a_metric_of_a_users_module_is_named_by_place_or_once_the_cells_import_i
     finally:
         METRICS.pop("brevity", None)
         sys.modules.pop("own_metrics", None)
+
+
+def test_digests_of_a_search_ask_for_no_trial(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_bytes(tiny.PARAMETERS.read_bytes())
+    assert study_digests(write_search(tmp_path), tmp_path)["changes"] == []
+    assert not (tmp_path / "runs" / "studies").exists()
 
 
 @pytest.mark.slow
