@@ -220,11 +220,15 @@ def launcher_of(
 
 
 def detached_launchers(study: str, root: Path) -> Iterator[Launcher]:
-    """Yield the launchers whose jobs of a study may go on without any process here, with their default options."""
+    """Yield the launchers whose jobs of a study may go on without any process here, with their default options. A
+    launcher that cannot be made with these is named on standard error."""
     import_plugins()
     for name, plugin in LAUNCHERS.items():
-        if getattr(plugin.load(), "detached", False):
-            yield launcher_of(study, root, LauncherSettings(), name)
+        try:
+            if getattr(plugin.load(), "detached", False):
+                yield launcher_of(study, root, LauncherSettings(), name)
+        except UserError as error:
+            print(f"jobs of the launcher '{name}' are not looked for: {error}", file=sys.stderr)
 
 
 class Launcher:

@@ -1,12 +1,13 @@
 """Settings of SLURM: from the study, a profile and the command line, checked before anything is submitted."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.lab.launchers import LauncherSettings, SlurmOptions, on_cluster
+from realm_lab.lab.launchers import LAUNCHERS, Launcher, LauncherSettings, Part, SlurmOptions, on_cluster
 from realm_lab.records.study import study_record_paths
 from tests.factories.errors import refused
 from tests.lab.conftest import PARAMETERS
@@ -79,6 +80,26 @@ def test_a_refused_submission_leaves_no_study(fake: Fake, study: list[str], root
     (fake.folder / "sbatch.answer").unlink()
     assert main(study) == 0
     assert len(list(study_record_paths(root / "runs"))) == 1
+
+
+class Site(Part):
+    site: str
+
+
+class Elsewhere(Launcher):
+    detached = True
+
+    def __init__(self, settings: LauncherSettings, root: Path, study: str, options: Site):
+        super().__init__(settings, root, study)
+
+
+def test_a_launcher_with_a_required_option_does_not_keep_others_from_cancelling(
+    fake: Fake, study: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("realm_lab.lab.launchers.LAUNCHERS", found := copy.deepcopy(LAUNCHERS))
+    found.register("elsewhere")(Elsewhere)
+    assert main([*study, "--cancel"]) == 0
+    assert "'elsewhere'" in capsys.readouterr().err
 
 
 def test_the_command_line_goes_before_the_profile_and_that_before_the_study(tmp_path: Path) -> None:
