@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 from realm_lab.engine.core.durations import duration
 from realm_lab.lab.launchers import InlineLauncher, Launcher
-from realm_lab.lab.status import pace, verdict_so_far
+from realm_lab.lab.status import pace
 from realm_lab.lab.tasks import Task
 from realm_lab.records.metric_log import MetricLog
 from realm_lab.records.state import UNFINISHED, Cause, StageState
@@ -29,17 +28,13 @@ SECONDS_TO_FIRST_LINE = 4.0
 
 
 class SweepProgress(Progress):
-    """Progress on standard error. Inside `with self`, call `show` repeatedly with the states of all tasks.
+    """Progress on standard error. Inside `with self`, call `show` repeatedly with the states of all tasks."""
 
-    `study`: a terminal shows the present verdict of this study; "" for none.
-    """
-
-    def __init__(self, tasks: Sequence[Task], root: Path, *, say_failures: bool = True, study: str = ""):
+    def __init__(self, tasks: Sequence[Task], root: Path, *, say_failures: bool = True):
         console = Console(stderr=True, soft_wrap=True)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self.verdict = ""  # a line below the bars
         super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._root, self._say_failures, self._study = root, say_failures, study
+        self._root, self._say_failures = root, say_failures
         self.known: dict[str, Task] = {}
         self._states: dict[str, StageState] = {}
         self._whole = self.add_task("tasks", total=0)
@@ -47,12 +42,6 @@ class SweepProgress(Progress):
         self._of_task: dict[str, TaskID] = {}
         self._last_line_at = time.monotonic() - max(0.0, SECONDS_BETWEEN_LINES - SECONDS_TO_FIRST_LINE)
         self._one_at_a_time = threading.Lock()
-
-    def get_renderables(self) -> Iterator[RenderableType]:
-        """Yield the bars, and the verdict below them."""
-        yield from super().get_renderables()
-        if self.verdict:
-            yield Text(self.verdict, no_wrap=False, overflow="fold")  # the console itself does not wrap
 
     def add(self, tasks: Sequence[Task]) -> None:
         """Show these tasks, too."""
@@ -101,9 +90,6 @@ class SweepProgress(Progress):
         self._states = dict(states)
         done = sum(state.state not in UNFINISHED for name, state in states.items() if name in self.known)
         self.update(self._whole, completed=done)
-        if self._study and self.console.is_terminal:
-            complete = sum(state.state == "COMPLETE" for state in states.values())
-            self.verdict = verdict_so_far(self._root, self._study, complete)
 
     def _show_bar(self, task: Task) -> None:
         run = next((run for run in task.runs(self._root) if run.status().state != "COMPLETE"), None)
@@ -156,14 +142,13 @@ def drive(
     *,
     wait_for_others: bool,
     say_failures: bool = True,
-    study: str = "",
     more: Callable[[Mapping[str, StageState]], Sequence[Task]] = lambda states: (),
 ) -> dict[str, StageState]:
     """Poll the launcher until no task waits or runs; return the last states. Without `wait_for_others`, return also if
-    only tasks are left that wait for other processes. `study`: a terminal shows the verdict of this study meanwhile.
-    `more` gets the states after each poll, may submit further tasks, and returns them."""
+    only tasks are left that wait for other processes. `more` gets the states after each poll, may submit
+    further tasks, and returns them."""
     before: dict[str, StageState] = {}
-    progress = SweepProgress(tasks, root, say_failures=say_failures, study=study)
+    progress = SweepProgress(tasks, root, say_failures=say_failures)
     with progress, progress.watching(launcher):
         while True:
             states = launcher.poll()

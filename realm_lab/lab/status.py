@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,23 +38,23 @@ STYLES = {"running": "cyan", "preempted": "yellow", "lost": "yellow", "failed": 
 
 
 def show_status(name: str, root: Path, *, as_json: bool, follow: bool = False) -> None:
-    """Print the table of a study as it was swept last, a line for each warning of a run, and on a terminal the verdict
-    so far. `follow`: repeat until nothing runs, is queued or is swept; without a terminal, print only when the number
-    of runs in a state has changed."""
+    """Print the table of a study as it was swept last, and a line for each warning of a run. `follow`: repeat until
+    nothing runs, is queued or is swept; without a terminal, print only when the number of runs in a state has
+    changed."""
     console = make_console()
     if as_json:
         print_json(study_status(name, root))
     elif not follow:
-        console.print(_shown(study_status(name, root), root, console))
+        console.print(_shown(study_status(name, root), console))
     elif console.is_terminal:
         with Live(console=console, auto_refresh=False) as live, suppress(KeyboardInterrupt):
             for found in _until_it_ends(name, root):
-                live.update(_shown(found, root, console), refresh=True)
+                live.update(_shown(found, console), refresh=True)
     else:
         counts: Counter[str] | None = None
         for found in _until_it_ends(name, root):
             if found["counts"] != counts:
-                console.print(_shown(found, root, console))
+                console.print(_shown(found, console))
             counts = found["counts"]
 
 
@@ -68,30 +67,18 @@ def _until_it_ends(name: str, root: Path) -> Iterator[dict[str, Any]]:
         time.sleep(LOOK_AGAIN_SECONDS)
 
 
-def _shown(found: dict[str, Any], root: Path, console: Console) -> Group:
+def _shown(found: dict[str, Any], console: Console) -> Group:
     """Return the table of a study's status with the lines above and below it."""
-    runs, counts, name = found["runs"], found["counts"], found["study"]
+    runs, counts = found["runs"], found["counts"]
     rows = [(run["cell"], str(run["seed"]), run["state"].lower(), run["reason"]) for run in runs]
     below = [f"{run['cell']}, seed {run['seed']}: FLAGGED: {flag}" for run in runs for flag in run["flags"]]
     below += [found["other_code"]] if found["other_code"] else []
-    parts: list[Any] = [Text(f"{name}: {len(runs)} runs, {in_words(counts)}", "bold")]
+    parts: list[Any] = [Text(f"{found['study']}: {len(runs)} runs, {in_words(counts)}", "bold")]
     if console.is_terminal:
         parts.append(ProgressBar(total=len(runs), completed=counts["COMPLETE"], width=40))
     parts.append(table_of(("variant", "seed", "state", "what it does, or waits for"), rows))
     parts += [Text(line, "bold red") for line in below]
-    if console.is_terminal and counts["COMPLETE"]:
-        parts.append(Text(verdict_so_far(root, name, counts["COMPLETE"])))
     return Group(*parts)
-
-
-@functools.lru_cache(maxsize=1)
-def verdict_so_far(root: Path, name: str, complete: int) -> str:
-    """Return the verdict of a study with this many `complete` runs, in a sentence; "" if it is not known."""
-    from realm_lab.evidence.report.sections.overview import standing  # pandas takes a second to import
-
-    with suppress(UserError):
-        return f"So far: {standing(root / 'runs', name)}" if complete else ""
-    return ""
 
 
 def study_status(name: str, root: Path, jobs: Mapping[str, StageState] | None = None) -> dict[str, Any]:

@@ -234,7 +234,6 @@ class Sweep:
                 self.root,
                 FOLLOW_SECONDS if self.by.detached else POLL_SECONDS,
                 wait_for_others=self.follow or self.join or self.study.search is not None,
-                study="" if self.study.search else self.study.name,
                 more=self.look_again,
             )
             if not self.by.detached or not (tasks := self._taken_over()):

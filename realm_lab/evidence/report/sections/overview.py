@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from realm_lab.evidence.report.comparison import CellResult, Gap, MetricResult
-from realm_lab.evidence.report.frames import load_study
 from realm_lab.evidence.report.rendering import render, words
-from realm_lab.evidence.report.report_data import Report, metrics_of
+from realm_lab.evidence.report.report_data import Report
 from realm_lab.evidence.report.section import ReportSection
 from realm_lab.evidence.report.tables import coverage
 from realm_lab.evidence.statistics.family import Finding, Kind
@@ -86,15 +83,6 @@ class Overview(ReportSection):
         found = {"study": record.name, "question": record.question, "lead": verdict.lead, "verdict": str(verdict)}
         more = {"missing": verdict.missing} if verdict.missing else {}
         return found | {"coverage": coverage(self.report.results)} | more
-
-
-def standing(runs: Path, name: str) -> str:
-    """Return the verdict on the runs that a study has now, in one sentence, and a sentence about metrics that no run
-    measured. UserError: the study has no runs here."""
-    study = load_study(runs, name)
-    record = replace(study.record, metrics=tuple(metrics_of(study.record, study.results)))
-    report = Report(record, study.results, {"not_measured": study.not_measured}, {}, study.results)
-    return str(Overview(report).verdict._replace(rest=""))
 
 
 def _verdict(report: Report) -> Verdict:
