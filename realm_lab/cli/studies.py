@@ -89,21 +89,13 @@ def add_compare(add: Add) -> None:
     again.add_argument("target", nargs="?", metavar="STUDY[/VARIANT]", help="default: every report")
     text = "run again in runs/reproduce, even if the runs are here"
     again.add_argument("--rerun", action="store_true", help=text)
-    text = "smoke test only: the smoke preset, one seed, no comparison of numbers"
-    again.add_argument("--quick", action="store_true", help=text)
     add_json(again)
 
 
 def _run_reproduce(options: argparse.Namespace) -> int:
     from realm_lab.lab.reproduce import reproduce
 
-    code, found = reproduce(
-        options.root,
-        options.target,
-        rerun=options.rerun,
-        is_quick=options.quick,
-        is_silent=options.json,
-    )
+    code, found = reproduce(options.root, options.target, rerun=options.rerun, is_silent=options.json)
     if options.json:
         print_json(found)
     return code

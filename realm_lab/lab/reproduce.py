@@ -18,7 +18,6 @@ from realm_lab.engine.systems.identity import DEFAULT_SYSTEMS
 from realm_lab.errors import UserError, suggestion
 from realm_lab.lab.progress import say
 from realm_lab.lab.project import studies_of
-from realm_lab.lab.study import early_changes
 from realm_lab.lab.sweep import Sweep, find_study
 from realm_lab.records.files import write_text
 from realm_lab.records.study import DEFAULT, StudyRecord
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from realm_lab.evidence.reproduce import Check
 
 EXIT_OFF = 1
-FILE_PRESETS = ("real", "paper")  # presets that read files; --quick has only the toy world
 
 
 def reproduce(
@@ -36,7 +34,6 @@ def reproduce(
     target: str | None = None,
     *,
     rerun: bool = False,
-    is_quick: bool = False,
     is_silent: bool = False,
 ) -> tuple[int, list[dict[str, Any]]]:
     """Compare reports, and print the comparison unless `is_silent`. Returns 1 if a report differs from its data, a
@@ -49,7 +46,7 @@ def reproduce(
 
     studies = studies_of(root)
     name, _, cell = (target or "").partition("/")
-    if (rerun or is_quick) and not cell:
+    if rerun and not cell:
         raise UserError("reproduce: name the variant that is to be run again, for example `masking/random_span`")
     reports = Path(root) / "reports"
     names = sorted(
@@ -72,14 +69,14 @@ def reproduce(
         code = EXIT_OFF if wrong else code
         is_here = study in studies.names()
         found = load_runs(studies.runs, studies.read(study)).results if is_here else expected[:0]
-        if cell and (rerun or is_quick or not (found[found["cell"] == cell]["status"] == "COMPLETE").any()):
-            found = _run_again(Path(root), study, cell, report.record, is_quick)
+        if cell and (rerun or not (found[found["cell"] == cell]["status"] == "COMPLETE").any()):
+            found = _run_again(Path(root), study, cell, report.record)
             is_done = not found.empty and (found[found["cell"] == cell]["status"] == "COMPLETE").all()
             fields[-1]["run_again"] = "complete" if is_done else "failed"
-            if is_quick or not is_done:
+            if not is_done:
                 if not is_silent:
-                    print(f"{target}: {'runs (smoke preset; no number compared)' if is_done else 'failed'}")
-                return code if is_done else EXIT_OFF, fields
+                    print(f"{target}: failed")
+                return EXIT_OFF, fields
         checks = compare_runs(expected, found, [cell] if cell else known)
         fields[-1]["checks"] = [
             check._asdict() | {"expected": check.expected._asdict(), "found": check.found._asdict()} for check in checks
@@ -102,11 +99,11 @@ def _show(record: StudyRecord, checks: list[Check], *, is_stale: bool) -> None:
     print(f"{record.name}: report {remedy if is_stale else 'as its data gives it'}; {rest}")
 
 
-def _run_again(root: Path, study: str, cell: str, record: StudyRecord, is_quick: bool) -> pd.DataFrame:
-    """Run a cell in runs/reproduce, with the smoke preset and one seed if `is_quick`, and return the results."""
+def _run_again(root: Path, study: str, cell: str, record: StudyRecord) -> pd.DataFrame:
+    """Run a cell in runs/reproduce, and return the results."""
     from realm_lab.evidence.report.frames import load_study
 
-    folder = root / "runs" / "reproduce" / ("quick" if is_quick else "full")
+    folder = root / "runs" / "reproduce"
     if study == DEFAULT:
         systems = {name: {"system": name} for name in DEFAULT_SYSTEMS}
         document: dict[str, Any] = {
@@ -115,36 +112,29 @@ def _run_again(root: Path, study: str, cell: str, record: StudyRecord, is_quick:
         }  # fmt: skip
     else:
         document = copy.deepcopy(read_yaml(find_study(study, root)))
-    if is_quick:
-        if document.get("preset") in FILE_PRESETS:
-            raise UserError(f"study {study} reads files, which a smoke-sized run does not: leave --quick out")
-        document = {key: value for key, value in document.items() if key != "set"}
-        document |= {"preset": "smoke", "seeds": [0]}
-        early_changes(document)
-    _take_choices(document, record.tuning, cell, is_quick)
+    _take_choices(document, record.tuning, cell)
     document.pop("figures", None)
     write_text(folder / "experiments" / f"{study}.yaml", json.dumps(document, indent=2))
     parameters = Path(root) / "params.yaml"
-    if not is_quick and parameters.is_file():
+    if parameters.is_file():
         write_text(folder / "params.yaml", parameters.read_text(encoding="utf-8"))
     say(f"{study}/{cell} is run again in {folder}")
     Sweep(folder / "experiments" / f"{study}.yaml", folder, cells=(cell,), force=True).run()
     return load_study(folder / "runs", study).results
 
 
-def _take_choices(document: dict[str, Any], tuning: dict[str, Any], cell: str, is_quick: bool) -> None:
-    """Replace the tuning in a study's file by the values that tuning chose; with `is_quick` only leave it out."""
+def _take_choices(document: dict[str, Any], tuning: dict[str, Any], cell: str) -> None:
+    """Replace the tuning in a study's file by the values that tuning chose."""
     if document.pop("tune", None) is None:
         return
     entries = {name: entry or {} for name, entry in (document.get("cells") or {}).items()}
     for entry in entries.values():
         entry.pop("space", None)
-    if not is_quick:
-        for name, found in tuning["cells"].items():
-            values = {} if found["chosen"] is None else found["trials"][found["chosen"]]["values"]
-            if name in entries:
-                entries[name]["set"] = (entries[name].get("set") or {}) | values
-            elif name == cell:  # a combination of axes, the only one that runs
-                document["set"] = (document.get("set") or {}) | values
+    for name, found in tuning["cells"].items():
+        values = {} if found["chosen"] is None else found["trials"][found["chosen"]]["values"]
+        if name in entries:
+            entries[name]["set"] = (entries[name].get("set") or {}) | values
+        elif name == cell:  # a combination of axes, the only one that runs
+            document["set"] = (document.get("set") or {}) | values
     if entries:
         document["cells"] = entries

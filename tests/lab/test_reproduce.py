@@ -137,30 +137,9 @@ def test_a_cell_is_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "mine/longer: exact_match: expected " in told
     assert "off" not in told
     assert tiny.files(tmp_path / "runs" / "stages") == before, "run again in its own place"
-    again = tmp_path / "runs" / "reproduce" / "full"
+    again = tmp_path / "runs" / "reproduce"
     assert (again / "reports" / "mine" / "results.csv").is_file()
     for found in again.glob("runs/stages/evaluate-*/results.json"):
         edit_finished(found, exact_match=0.987)
     assert main(["reproduce", "mine/longer", "--rerun", *root]) == 1
     assert "found 0.987 over 3 seeds, p = 0: off" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_cell_of_a_committed_study_runs_at_smoke_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cell = "critical_periods/masks_90"  # which changes at a step
-    for folder in ("experiments", "reports/reference"):
-        shutil.copytree(REPOSITORY / folder, tmp_path / folder)
-    command = ["reproduce", cell, "--quick", "--root", str(tmp_path)]
-    assert main(command) == 0
-    first = capsys.readouterr()
-    assert first.out == f"{cell}: runs (smoke preset; no number compared)\n"
-    assert "1 task to do" in first.err
-    assert main(command) == 0
-    assert "nothing to do" in capsys.readouterr().err
-
-
-def test_a_study_of_files_has_no_smoke_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for folder in ("experiments", "reports/reference"):
-        shutil.copytree(REPOSITORY / folder, tmp_path / folder)
-    assert main(["reproduce", "table1_real/drqa", "--quick", "--root", str(tmp_path)]) == 2
-    assert "study table1_real reads files" in capsys.readouterr().err

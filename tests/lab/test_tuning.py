@@ -185,7 +185,7 @@ def test_a_cell_that_is_run_again_has_the_values_that_were_chosen(
     trials = tuned(planned(text), results)
     document = parse_yaml(text, "")
     assert [*trials.choices[again].values()] == [4e-3]
-    _take_choices(document, trials.as_data(), again, is_quick=False)
+    _take_choices(document, trials.as_data(), again)
     found = planned("".join(f"{key}: {json.dumps(value)}\n" for key, value in document.items()))
     assert found.tuning is None
     own = wanted(planned(text), results)
