@@ -12,7 +12,7 @@ from typing import Any
 
 from realm_lab.errors import UserError, needs, suggestion
 from realm_lab.lab.tracking.mirror import Tracker, TrackerError
-from realm_lab.lab.tracking.saved_view import link, saved_views
+from realm_lab.lab.tracking.saved_view import link, view_tag
 from realm_lab.lab.tracking.views import STUDY_KEY, UNPLANNED, View, read_groups, trained_model
 from realm_lab.records.files import write_text
 from realm_lab.records.lease import exclusive
@@ -80,7 +80,7 @@ class MlflowTracker(Tracker):
     def _open(self, study: str, view: View | None = None) -> tuple[str, dict[str, Any]]:
         """Find the experiment of a study, and the runs shown in it."""
         if study not in self._opened:
-            tags = saved_views(view.study) if view and view.study else {}
+            tags = view_tag(view.study) if view and view.study else {}
             folder = self._runs.parent / "mlartifacts" / study
             experiment = self._store.experiment(study, _about(study), folder, tags)
             self.links[study] = link(experiment)

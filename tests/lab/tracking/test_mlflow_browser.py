@@ -11,7 +11,6 @@ import pytest
 from mlflow import MlflowClient
 
 from realm_lab.lab.tracking.mirror import mirror
-from realm_lab.lab.tracking.saved_view import BY_PARAMETER, link
 from tests.lab.tracking import made_runs
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -81,17 +80,8 @@ def test_the_list_of_the_same_view_has_the_metrics_as_columns(
     assert columns <= headers
 
 
-def test_a_search_by_a_parameter_finds_its_runs_with_their_data_and_parallel_coordinates(
-    page: Any, server: Served, pictures: ModuleType
-) -> None:
-    page.goto(server.url + link(server.experiment, BY_PARAMETER), wait_until="domcontentloaded")
-    pictures.close_assistant(page)
-    parallel = page.get_by_test_id("experiment-view-compare-runs-card").filter(
-        has=page.get_by_text("Parallel Coordinates")
-    )
-    parallel.wait_for()
-    page.goto(server.url + link(server.experiment, BY_PARAMETER).replace("CHART", "TABLE"))
-    page.get_by_text("toy corpus").first.wait_for()
+def test_a_search_by_a_parameter_finds_its_runs(page: Any, server: Served, pictures: ModuleType) -> None:
+    pictures.open_view(page, server.url, server.experiment, "TABLE")
     search = page.get_by_test_id("search-box")
     search.fill("params.`pretrain.masking` = 'random_token' and params.seed = '1'")
     search.press("Enter")
