@@ -12,7 +12,6 @@ from typing import Any
 import optuna
 from optuna import Study, Trial
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.importance import get_param_importances
 from optuna.pruners import BasePruner, NopPruner, PercentilePruner
 from optuna.samplers import TPESampler
 from optuna.storages import JournalStorage
@@ -37,7 +36,6 @@ STATES = {
     TrialState.FAIL: "failed",
 }
 CONTINUES = "continues"  # attribute of a trial: number of the earlier one that it continues
-ENOUGH_TRIALS = 50  # complete trials for importances: Optuna 5 compares the best tenth with all
 
 
 def distributions(space: Mapping[str, Dimension], start: Mapping[str, Any]) -> dict[str, BaseDistribution]:
@@ -168,10 +166,7 @@ class Journal:
 
     def write(self) -> None:
         """Write trials.json."""
-        trials = self.trials()
-        enough = sum(one["state"] == "complete" for one in trials) >= ENOUGH_TRIALS and len(self._space) > 1
-        importances = dict(get_param_importances(self._study)) if enough else {}
-        data = self._search.as_data(self._start) | {"trials": trials, "importances": importances}
+        data = self._search.as_data(self._start) | {"trials": self.trials()}
         path = self._folder / "trials.json"
         if not path.exists() or read_json(path) != data:
             write_json(path, data)

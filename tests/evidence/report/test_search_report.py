@@ -23,7 +23,7 @@ def test_the_best_trial_is_named_and_not_called_better(tmp_path: Path) -> None:
         trial(4, "complete", 0.25, 0.02),
     ]
     plan: dict[str, Any] = {"name": "search-x", "question": "Which?", "metric": "cloze_exact_match", "seeds": [0]}
-    plan |= {"source": "search-x.yaml", "importances": {}, "baseline": {RATE: 0.001}, "trials": trials}
+    plan |= {"source": "search-x.yaml", "baseline": {RATE: 0.001}, "trials": trials}
     plan |= {"space": {RATE: {"low": 0.001, "high": 0.1, "log": True}}}
     write_json(tmp_path / "runs" / "studies" / "search-x" / "trials.json", plan)
     folder, summary = write_search_report(tmp_path, "search-x")

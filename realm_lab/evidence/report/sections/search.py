@@ -56,12 +56,6 @@ Values are means over the seeds.
 {{ figure(entry) }}
 
 {% endfor %}
-{% if importance %}
-**Importance of the parameters in this space (PED-ANOVA)**
-
-{{ table(importance) }}
-
-{% endif %}
 ## Search space
 
 {{ table(space) }}
@@ -95,7 +89,6 @@ def write_search_report(root: Path, name: str) -> tuple[Path, dict[str, Any]]:
         row |= {"state": trial["state"], plan["metric"]: number(trial["value"])}
         rows.append(row | {k: show(v) for k, v in trial["values"].items()} | {"why": trial["why"] or NOTHING})
     changed = {k: v for k, v in (best["values"] if best else {}).items() if v != plan["baseline"][k]}
-    ordered = sorted(plan["importances"].items(), key=lambda item: -item[1])
     text = render_piece(
         TEMPLATE,
         plan=plan,
@@ -106,7 +99,6 @@ def write_search_report(root: Path, name: str) -> tuple[Path, dict[str, Any]]:
         rows=rows,
         settings=" ".join(f"--set {k}={json.dumps(v)}" for k, v in changed.items()),
         entries=entries,
-        importance=[{"parameter": parameter, "importance": number(value, 2)} for parameter, value in ordered],
         space=[
             {"parameter": k, "searched": show(v), "baseline": show(plan["baseline"][k])}
             for k, v in plan["space"].items()
