@@ -181,6 +181,15 @@ class Sweep:
         """Inside, no other sweep submits to a queue, so that no task has two jobs."""
         return exclusive(self.root / "runs" / "submit.lock") if self.by.detached else nullcontext()
 
+    def _submit_free(self, tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
+        """Submit the tasks that nobody has, and return them with a line for each other."""
+        with self._submitting():
+            free, others = self.by.free(tasks)
+            if free:
+                self.by.submit(free)
+        self._tasks |= {task.name: task for task in free}
+        return free, others
+
     def _settle_choices(self) -> None:
         """Accept or delete results of other code that a tuning or search chooses by. UserError: `launch.other_code` is
         `stop`, or `fresh` in a search, whose later trials depend on these results."""
@@ -242,11 +251,7 @@ class Sweep:
     def _taken_over(self) -> list[Task]:
         """Wait for jobs of other studies that do stages of this study; submit and return the tasks that these leave."""
         while True:
-            with self._submitting():
-                tasks, others = self.by.free(self._left())
-                if tasks:
-                    self.by.submit(tasks)
-                    self._tasks |= {task.name: task for task in tasks}
+            tasks, others = self._submit_free(self._left())
             if tasks or not others:
                 return tasks
             time.sleep(FOLLOW_SECONDS)
@@ -288,11 +293,11 @@ class Sweep:
             needed = {ended[other].state for other in task.after if other in ended and other not in again}
             if stopped and needed <= {*UNFINISHED, "COMPLETE"} and self._submissions[name] < MOST_SUBMISSIONS:
                 again[name] = task
-        if again:
-            self._submissions.update(again.keys())
-            say(f"submitted again: {', '.join(task.title for task in again.values())}")
-            self.by.submit([*again.values()])
-        return [*again.values()]
+        tasks = self._submit_free([*again.values()])[0] if again else []
+        if tasks:
+            self._submissions.update(task.name for task in tasks)
+            say(f"submitted again: {', '.join(task.title for task in tasks)}")
+        return tasks
 
     @property
     def _is_tuning(self) -> bool:
