@@ -52,15 +52,21 @@ def _run_index(options: argparse.Namespace) -> None:
 
 def build(context: Context, stage: str | None) -> Embeddings:
     """Return the embeddings of the knowledge corpus by the embedder of a finished stage (None: the last before
-    fine-tuning), from the store or computed now."""
+    fine-tuning that has one), from the store or computed now. UserError: there is no such stage or embedder."""
     from realm_lab.engine.systems.registry import system_of
 
-    chosen = stage.replace("-", "_") if stage else context.trained()
-    known = [stage.name for stage in system_of(context.run.system).stages if stage.keeps == "model"]
-    if chosen not in known:
-        raise UserError(f"--stage {stage}: a {context.run.system} run has {', '.join(known)}")
-    embedder, _ = context.load_embedder(chosen)
-    return context.embeddings(embedder.to(context.device))
+    system = context.run.system
+    known = [one.name for one in system_of(system).stages if one.keeps == "model"]
+    asked = [stage.replace("-", "_")] if stage else [name for name in reversed(known) if name != "finetune"]
+    if stage and asked[0] not in known:
+        raise UserError(f"--stage {stage}: a {system} run has {', '.join(known) or 'no models'}")
+    for name in asked:
+        if (context.model_folder(name) / "embedder").exists():
+            embedder, _ = context.load_embedder(name)
+            return context.embeddings(embedder.to(context.device))
+    raise UserError(
+        f"a {system} run has no embedder in {', '.join(asked) or 'any stage'}; index the run of another system"
+    )
 
 
 def fields_of(found: Embeddings) -> dict[str, Any]:

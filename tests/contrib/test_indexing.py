@@ -1,5 +1,6 @@
 """`realm-lab index` on a tiny finished run, through the command line."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -10,11 +11,20 @@ from realm_lab import cli
 from realm_lab.engine.retrieval.embeddings import Embeddings, EmbeddingStore, tower_digest
 from realm_lab.engine.retrieval.index import Embedded
 from realm_lab.engine.systems.context import embedding_store, open_run
+from realm_lab.engine.systems.registry import EVALUATE, System
 from tests import tiny
+from tests.whole import OPTIONS
 
 PARAMS = tiny.params()
 
 Capture = pytest.CaptureFixture[str]
+
+
+class Untrained(System):
+    """A system without models."""
+
+    name = title = "untrained"
+    stages = (EVALUATE,)
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +95,23 @@ def test_each_stage_has_its_own(root: Path, store: EmbeddingStore) -> None:
     assert run(root, "build", "--stage", "warm_start") == 0
     assert first.key in {entry.key for entry in store.published()}
     assert len(store.published()) == 2
+
+
+def test_another_system_has_the_vectors_of_its_last_embedder_or_none(
+    root: Path, store: EmbeddingStore, capsys: Capture
+) -> None:
+    given = f"{tiny.PARAMETERS.read_text()}system_options: {json.dumps(OPTIONS)}\n"
+    (root / "others.yaml").write_text(given)
+    others = tiny.params({"system_options": OPTIONS})
+    for system, stage in (("fid", "denoise"), ("drqa", "document_reader")):
+        tiny.run(stage, others, root, system)
+    other = ("--params", str(root / "others.yaml"), "--system")
+    assert run(root, "build", *other, "fid") == 0
+    assert run(root, "build", "--stage", "warm_start") == 0
+    assert len(store.published()) == 1
+    for system in ("drqa", f"{__name__}:Untrained"):
+        assert run(root, "build", *other, system) == 2
+        assert f"{system} run has no embedder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
