@@ -86,8 +86,8 @@ def scorable(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
 
 def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, Any]:
     """Compute exact match and F1 of a file's answers, and recall@k of its passages, each over all scorable `questions`.
-    Questions that name their evidence get evidence@k of the passages' ids. Questions with judged documents get the
-    measures of trec_eval (`graded_scores`), and need no answers.
+    Questions that name their evidence get evidence@k of the passages' ids, and of their texts if the file has them.
+    Questions with judged documents get the measures of trec_eval (`graded_scores`), and need no answers.
 
     Counted as wrong, and listed by id in the result: a question without a prediction (`missing`); one without an answer
     or without passages in a file that has both (`without_answer`, `without_passages`); and one with two different
@@ -111,7 +111,8 @@ def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, An
     everyone = [(q, by_id[q.id]) for q in (judged | {question.id: question for question in scored}).values()]
     has_passages = any(found.passages for _, found in everyone)
     has_answers = any(found.answers for _, found in everyone)
-    has_texts = any(text for _, found in everyone for passages in found.passages for _, text in passages)
+    listed = [passage for _, found in everyone for passages in found.passages for passage in passages]
+    has_ids, has_texts = any(name for name, _ in listed), any(text for _, text in listed)
     patterns = Patterns()
     scores: dict[str, list[float]] = {}
     if has_answers:
@@ -123,9 +124,10 @@ def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, An
     if has_texts:
         ranks = [_rank(_single(found.passages), q, patterns) for q, found in pairs]
         scores |= {f"recall_at_{depth}": [float(rank <= depth) for rank in ranks] for depth in DEPTHS}
-        found_at = [_evidence_rank(_single(found.passages), q.evidence) for q, found in pairs if q.evidence]
+    if has_ids:
+        found_at = [_evidence_rank(_single(found.passages), q, patterns) for q, found in pairs if q.evidence]
         scores |= {f"evidence_at_{depth}": [float(rank <= depth) for rank in found_at] for depth in DEPTHS}
-    if judged and any(name for _, found in everyone for passages in found.passages for name, _ in passages):
+    if judged and has_ids:
         found_by = [_graded(_single(by_id[name].passages), question) for name, question in judged.items()]
         scores |= {measure: [one[measure] for one in found_by] for measure in found_by[0]}
     means = {name: sum(values) / len(values) for name, values in scores.items() if values}
@@ -138,10 +140,16 @@ def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, An
         "surplus": surplus,
         "itself": [name for name, question in judged.items() if _holds_itself(by_id[name], question)],
     }
-    if everyone and not means:
+    if not everyone:
         raise UserError(
-            "its passages have neither texts, to look for answers in, nor ids of judged documents",
-            "add texts, or name questions with judgements (qrels) with --questions",
+            f"none of the {len(questions)} questions has an answer or a judged document to compare with",
+            "name questions with answers or judgements (qrels) with --questions",
+            path=path,
+        )
+    if not means:
+        raise UserError(
+            "its passages have neither texts, to look for answers in, nor ids of judged documents or of evidence",
+            "add texts, or name questions with judgements (qrels) or evidence_ids with --questions",
             path=path,
         )
     problems = [problem._asdict() for problem in patterns.problems]
@@ -250,10 +258,12 @@ def _known(name: str, known: Container[str]) -> str:
     return next((form for form in forms if form in known), document_of(name) or name)
 
 
-def _evidence_rank(passages: tuple[tuple[str, str], ...] | None, evidence: Sequence[str]) -> float:
-    """Return the 1-based rank of the first passage of a document that supports the answer, or infinity."""
-    for rank, (name, _) in enumerate(passages or (), 1):
-        if {name, document_of(name)} & {*evidence}:
+def _evidence_rank(passages: tuple[tuple[str, str], ...] | None, question: Question, patterns: Patterns) -> float:
+    """Return the 1-based rank of the first passage of a document that supports the answer, or infinity. A passage whose
+    text is given must contain the answer."""
+    asked = question.answers, question.answer_kind, patterns, question.id
+    for rank, (name, text) in enumerate(passages or (), 1):
+        if _known(name, question.evidence) in question.evidence and (not text or passage_holds(text, *asked)):
             return rank
     return float("inf")
 

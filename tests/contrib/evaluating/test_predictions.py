@@ -116,11 +116,18 @@ def test_retrieved_passages_are_scored_by_the_first_that_holds_an_answer(tmp_pat
 def test_retrieved_passages_are_scored_by_the_evidence_that_a_question_names(tmp_path: Path) -> None:
     named = {"q1": ("a", "c"), "q2": ("b/1",), "q3": ("e",), "q4": ()}
     questions = [Question(q, f"text {q}", ("some",), None, evidence=ids) for q, ids in named.items()]
-    found = {"q1": ["b", "c/4"], "q2": ["b/0", "x", "y", "z", "w", "b/1"], "q3": ["f"], "q4": ["a"]}
-    rows = [{"id": q, "ctxs": [{"id": name, "text": "Some."} for name in names]} for q, names in found.items()]
+    found = {"q1": ["c/3", "b", "c/4"], "q2": ["b/0", "x", "y", "z", "w", "b/1"], "q3": ["f"], "q4": ["a"]}
+    texts = {"c/3": "Without the answer."}
+    rows = [
+        {"id": q, "ctxs": [{"id": name, "text": texts.get(name, "Some.")} for name in names]}
+        for q, names in found.items()
+    ]
     scores = score_predictions(put(tmp_path / "p.jsonl", lines(rows)), questions)
     assert [scores[f"evidence_at_{k}"] for k in (1, 5, 20)] == pytest.approx([0, 1 / 3, 2 / 3])
-    assert scores["recall_at_1"] == 1.0  # every passage holds the word
+    assert scores["recall_at_1"] == 3 / 4
+    run = "".join(f"{q} Q0 {name} 1 {-rank} t\n" for q, names in found.items() for rank, name in enumerate(names))
+    ids_alone = score_predictions(put(tmp_path / "ids.run", run), questions)
+    assert [ids_alone[f"evidence_at_{k}"] for k in (1, 5, 20)] == pytest.approx([1 / 3, 1 / 3, 2 / 3])
     without = score_predictions(tmp_path / "p.jsonl", [question._replace(evidence=()) for question in questions])
     assert "evidence_at_1" not in without
 
@@ -255,7 +262,8 @@ def test_references_that_normalise_to_nothing_are_named_and_left_out(tmp_path: P
     assert result["unscorable"] == ["the", "sign", "blank", "none"]
     assert not result["missing"]
     assert not result["surplus"]
-    assert "exact_match" not in score_predictions(put(tmp_path / "p.jsonl", lines(rows)), asked[:2])
+    with refused("none of the 2 questions", path=tmp_path / "p.jsonl"):
+        score_predictions(tmp_path / "p.jsonl", asked[:2])
 
 
 @pytest.mark.parametrize(
