@@ -218,9 +218,7 @@ def _task(params: Params, text: Text, arguments: argparse.Namespace) -> Pretrain
                 block.compile(dynamic=True)
     sentences = text.corpus.sentences()
     vocabulary = wordpieces_by_id(load_tokenizer(text.corpus.tokenizer_folder))
-    return PretrainTask(
-        params, SEED, retriever, reader, sentences, text.special, vocabulary, lambda retriever, reader: {}
-    )
+    return PretrainTask(params, SEED, retriever, reader, sentences, text.special, vocabulary, lambda retriever: {})
 
 
 def _reader(task: PretrainTask) -> Reader:

@@ -34,14 +34,14 @@ from realm_lab.engine.retrieval.search import IndexGeneration, Matrix
 from realm_lab.engine.training.builder import ProcessBuilder
 from realm_lab.engine.training.flops import passage_operations
 from realm_lab.engine.training.optimiser import TrainedModels
-from realm_lab.engine.training.probes import ReaderProbe, StalenessProbe
+from realm_lab.engine.training.probes import StalenessProbe
 from realm_lab.engine.training.query_stream import QueryStream, place_null
 from realm_lab.engine.training.refreshed_index import RefreshedIndex
 from realm_lab.engine.training.watch import CollapseWatch, candidate_health, health_means, quantities
 from realm_lab.records.run import Flag
 
 STALENESS_SENTENCES = 16  # sentences whose candidates in the stale and in a fresh index are compared
-Evaluation = Callable[[Retriever, AnyReader], dict[str, float]]
+Evaluation = Callable[[Retriever], dict[str, float]]
 
 
 class PretrainTask:
@@ -57,7 +57,7 @@ class PretrainTask:
         special: SpecialIds,
         vocabulary: Sequence[str],  # the wordpiece of each token id
         evaluation: Evaluation,
-        probe: ReaderProbe | None = None,
+        probe: Callable[[], dict[str, float]] | None = None,  # of the reader that measures, also if a reward trains
         builder: ProcessBuilder | None = None,
         at_end: Callable[[], Matrix] | None = None,  # embeds the passages with the final weights, into the store
         null_from: int | None = None,  # the step at which this task's null document replaces the previous task's
@@ -207,8 +207,7 @@ class PretrainTask:
 
     def watch(self, step: int) -> dict[str, float]:
         """Run the probes after `step` finished steps, and check for a collapse."""
-        probe = self._probe
-        values: dict[str, float] = on_first_rank(lambda: probe.measure(self.reader)) if probe is not None else {}
+        values: dict[str, float] = on_first_rank(self._probe) if self._probe is not None else {}
         values |= self._index.measure_sample()
         self._watch.update(step, self._health | values)
         return values
@@ -226,7 +225,7 @@ class PretrainTask:
         fresh = self.retriever.searching_exactly()
         at_end = self._at_end if step == self.total_steps else None
         fresh.adopt(IndexGeneration(at_end(), step) if at_end else self._index.fresh(step))
-        values = self._evaluation(fresh, self.reader) | self._index.measure(fresh)
+        values = self._evaluation(fresh) | self._index.measure(fresh)
         self._watch.update(step, values)
         return values
 

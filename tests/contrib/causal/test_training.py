@@ -95,10 +95,10 @@ def test_containment_trains_without_a_reader_and_is_measured_with_one(line: Path
     run = tiny.run("pretrain", params, line)
     rows = tiny.metrics(run)
     assert max(row["loss"] for row in rows if "loss" in row) <= -ABSENT_NATS
-    utilities = [row["retrieval_utility_top1"] for row in rows if "retrieval_utility_top1" in row]
     causal_run = tiny.run("pretrain", chosen(line), line)
-    [start, *_] = (row["retrieval_utility_top1"] for row in tiny.metrics(causal_run) if "retrieval_utility_top1" in row)
-    assert utilities[0] == start  # before any step
+    measured, by_causal = tiny.by_name(rows), tiny.by_name(tiny.metrics(causal_run))
+    for name in ("retrieval_utility_top1", "probe_gold_utility"):
+        assert measured[name][0] == by_causal[name][0]  # before any step
     before = tiny.files(tiny.stage_run("warm_start", params, line).path / "model")
     after = tiny.files(run.path / "model")
     assert after["embedder/model.safetensors"] != before["embedder/model.safetensors"]

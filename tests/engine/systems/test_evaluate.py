@@ -181,5 +181,5 @@ def test_test_questions_never_stand_in_for_development_questions() -> None:
     corpus = SimpleNamespace(questions=questions)
     context: Any = SimpleNamespace(corpus=corpus, sentences=lambda name: [], params=tiny.params(), question_tokens=list)
     retriever: Any = None
-    assert development_metrics(context)(retriever, retriever) == {}  # no curve of recall
+    assert development_metrics(context, retriever)(retriever) == {}  # no curve of recall
     assert splits == ["dev"]

@@ -86,7 +86,6 @@ def pretrain_task(
     if params.pretrain.reward.name != READER:
         reward = training_reward(params.pretrain.reward)
         trained = RewardReader(reward, context.passages, context.special, context.device)
-    measure = development_metrics(context)
     builder = None
     if refreshes and params.launch.builder != "inline":
         folder = corpus_folder(context.root, context.run)
@@ -100,8 +99,8 @@ def pretrain_task(
         context.sentences(),
         context.special,
         wordpieces_by_id(context.tokenizer),
-        lambda found, _: measure(found, measured),
-        probe,
+        development_metrics(context, measured),
+        partial(probe.measure, measured),
         builder,
         stored,
         null_from,
@@ -109,12 +108,12 @@ def pretrain_task(
     return task, reader
 
 
-def development_metrics(context: Context) -> Evaluation:
+def development_metrics(context: Context, reader: AnyReader) -> Evaluation:
     """Return a function that measures zero-shot recall and retrieval utility on development questions and sentences."""
     cloze, asked = context.sentences("cloze_dev"), AskedQuestions.of_split(context, "dev")
     tokens, count = context.question_tokens(asked.texts), context.params.evaluate.cloze_sentences
 
-    def measure(retriever: Retriever, reader: AnyReader) -> dict[str, float]:
+    def measure(retriever: Retriever) -> dict[str, float]:
         values: dict[str, float] = {}
         if len(cloze):
             found = run_cloze(context.params, retriever, reader, cloze, context.special, count, context.asked)
