@@ -58,7 +58,7 @@ def compare_gradients(
         raise UserError("gradients needs a trained reader; this run reads with a frozen causal language model")
     reader = context.load_reader(stage).to(device)
     embedder, null_offset = context.load_embedder(stage)
-    retriever = context.retriever(embedder.to(device), null_offset)
+    retriever = context.retriever(embedder.to(device).eval(), null_offset)
     sentences, special, seed = context.sentences(), context.special, context.run.seed
     stream = QueryStream(params.pretrain, sentences, special.mask, seed, wordpieces_by_id(context.tokenizer))
     rows = stream.rows(0, min(count, len(stream)))
