@@ -1,14 +1,12 @@
-"""The command `gradients`: estimates of the retriever's gradient in a finished run, as a table, a figure or JSON."""
+"""The command `gradients`: estimates of the retriever's gradient in a finished run, as a table or JSON."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from realm_lab.cli.flags import Add, add_json, add_params, add_run, opened, positive
-from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
     from realm_lab.contrib.gradients.compare import Gradients
@@ -30,7 +28,6 @@ def add_gradients(add: Add) -> None:
     text = "numbers of candidates, the null document included (default: 2 4 8 12 20 40 100)"
     numbers = [2, 4, 8, 12, 20, 40, 100]
     gradients.add_argument("--candidates", type=positive, nargs="+", default=numbers, metavar="K", help=text)
-    gradients.add_argument("--figure", type=Path, metavar="FILE", help="PNG of the cosines over the operations")
     add_json(gradients)
 
 
@@ -40,35 +37,13 @@ def _run_gradients(options: argparse.Namespace) -> None:
     context = opened(options)
     from realm_lab.contrib.gradients.compare import compare_gradients
 
-    if options.figure and options.figure.suffix != ".png":
-        raise UserError(f"--figure {options.figure}: no name of a picture", remedy="write a name that ends in .png")
     with Console(stderr=True).status("reading every passage") as status:
         asked = options.stage, options.sentences, options.draws, options.candidates
         found = compare_gradients(context, *asked, status.update)
-    if options.figure:
-        _draw(found, options.figure)
     if options.json:
         print(json.dumps({**found._asdict(), "estimates": [one._asdict() for one in found.estimates]}))
         return
     _show_gradients(context, found)
-
-
-def _draw(found: Gradients, path: Path) -> None:
-    """Draw the cosine of each estimate with the exact gradient, in the weights, against its operations."""
-    import pandas as pd
-
-    from realm_lab.evidence.report.figures import Sketch, draw, plane_figure
-    from realm_lab.records.files import atomic_write
-
-    cells = [(one.name, one.name) for one in found.estimates]
-    points = [(one.name, one.gflop, one.weights_cosine) for one in found.estimates]
-    spots = pd.DataFrame(points, columns=["cell", "x", "y"])
-    axes = "operations of a step, GFLOP", "cosine with the exact gradient in the retriever's weights"
-    drawn = draw(Sketch("gradients", "", "", lambda: plane_figure(spots, cells, axes, is_log=True)))
-    if drawn is None:
-        raise UserError("--figure: a single estimate makes no figure; leave it out")
-    with atomic_write(path, "wb") as file:
-        file.write(drawn.files["png"])
 
 
 def _show_gradients(context: Context, found: Gradients) -> None:

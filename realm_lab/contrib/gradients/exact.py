@@ -21,9 +21,10 @@ from torch import Tensor
 from realm_lab.contrib.gradients.operations import StepOperations
 from realm_lab.engine.core.seeding import derive_seed
 from realm_lab.engine.masking import MaskedSentence
-from realm_lab.engine.models.candidate_reader import AnyReader, passage_reader
+from realm_lab.engine.models.candidate_reader import passage_reader
 from realm_lab.engine.models.encoder import evaluating
 from realm_lab.engine.models.objectives import Objective, marginal
+from realm_lab.engine.models.reader import Reader
 from realm_lab.engine.models.realm import candidate_log_probs
 from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.retrieval.candidate_sources import PassageSearch, QueryBatch
@@ -72,7 +73,7 @@ class Quality(NamedTuple):
 def scores_of(
     params: Params,
     retriever: Retriever,
-    reader: AnyReader,
+    reader: Reader,
     masked: Sequence[MaskedSentence],
     origins_S: np.ndarray,
     note: Callable[[str], None] = lambda text: None,
@@ -151,10 +152,10 @@ def drawn_from(
 class ExactGradient:
     """The exact gradient of some sentences at a retriever's weights; measures how far estimates are from it."""
 
-    def __init__(self, params: Params, retriever: Retriever, reader: AnyReader, scores: Scores, seed: int):
-        shape = getattr(getattr(reader, "encoder", None), "shape", None)
+    def __init__(self, params: Params, retriever: Retriever, reader: Reader, scores: Scores, seed: int):
         self._retriever, self._scores, self._seed = retriever, scores, seed
-        self._operations = StepOperations(params, retriever.passages, shape, retriever.embedder.document_encoder.shape)
+        shapes = reader.encoder.shape, retriever.embedder.document_encoder.shape
+        self._operations = StepOperations(params, retriever.passages, *shapes)
         self._trained = [each for each in retriever.embedder.parameters() if each.requires_grad]
         self._exact_SC = exact(scores)
         self._query_SD = self._exact_SC @ scores.document_CD

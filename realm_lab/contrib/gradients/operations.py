@@ -17,10 +17,9 @@ from realm_lab.engine.training.flops import SPECIALS, encoder_operations, passag
 
 
 class StepOperations:
-    """Floating-point operations of a step of pre-training. `reader` None: a causal language model reads; its
-    likelihoods are looked up and not counted."""
+    """Floating-point operations of a step of pre-training."""
 
-    def __init__(self, params: Params, passages: Passages, reader: EncoderShape | None, embedder: EncoderShape):
+    def __init__(self, params: Params, passages: Passages, reader: EncoderShape, embedder: EncoderShape):
         self._settings, self._sentence_length = params.pretrain, params.corpus.sentence_length
         self._joined_length = params.corpus.sentence_length + params.corpus.passage_length
         self._reader, self._embedder = reader, embedder
@@ -31,7 +30,7 @@ class StepOperations:
         """Return all operations of a training step over all ranks; a null document is read as an empty passage."""
         settings = self._settings
         queries_B = np.array([len(sentence.tokens) for sentence in masked])
-        read = 0.0 if self._reader is None else self._read(self._reader, masked, queries_B, candidates_BK)
+        read = self._read(masked, queries_B, candidates_BK)
 
         # The retriever: every query, and every distinct document of the batch once.
         asked_B = np.array([len(sentence.query) + 2 for sentence in masked])
@@ -46,12 +45,10 @@ class StepOperations:
         both = read * (3 if settings.train_reader else 1) + retrieve * (3 if trains_retriever else 1)
         return float(both + stale_search)
 
-    def _read(
-        self, shape: EncoderShape, masked: Sequence[MaskedSentence], queries_B: np.ndarray, candidates_BK: np.ndarray
-    ) -> float:
+    def _read(self, masked: Sequence[MaskedSentence], queries_B: np.ndarray, candidates_BK: np.ndarray) -> float:
         """Return the reader's operations: every pair through the encoder, every masked word under every candidate
         through the head."""
-        masks_B = np.array([len(sentence.positions) for sentence in masked])
+        shape, masks_B = self._reader, np.array([len(sentence.positions) for sentence in masked])
         bodies_BK = np.where(candidates_BK >= 0, self._body_N[candidates_BK.clip(min=0)], 0)
         pairs_BK = np.minimum(self._joined_length, queries_B[:, None] + bodies_BK + SPECIALS)
         head = 2.0 * shape.hidden_size * (shape.hidden_size + shape.vocabulary_size)
