@@ -108,8 +108,9 @@ class Embedding(SpanReader):
     @cached_property
     def vectors_ND(self) -> Embeddings:
         """Return the passages' vectors: from the store, or embedded now."""
+        from realm_lab.contrib.rivals.models.sentence import passage_text
         from realm_lab.engine.params.checkpoint import digest_checkpoint
-        from realm_lab.engine.retrieval.embeddings import Identity
+        from realm_lab.engine.retrieval.embeddings import Identity, embedding_code
         from realm_lab.engine.systems.context import embedding_store
         from realm_lab.records.files import digest
 
@@ -118,15 +119,16 @@ class Embedding(SpanReader):
         tower = digest([weights, own.pooling, own.normalise, own.passage_prefix, self._encoder.tokenizer_digest])
         positions = self._encoder.encoder.shape.positions
         corpus = (self._knowledge or self.context.knowledge).digest
-        identity = Identity(corpus, tower, positions, "float32", "float32", len(self.passages), self._encoder.size)
+        described = (positions, "float32", "float32", len(self.passages), self._encoder.size)
+        code, launch = embedding_code(self.context.runs, type(self._encoder).__module__), self.context.params.launch
+        identity = Identity(corpus, tower, *described, code=code)
 
         def embed(rows_R: np.ndarray) -> Tensor:
-            found = [text.row(row) for row in rows_R]
-            texts = [f"{own.passage_prefix}{row['title']} {row['body']}".strip() for row in found]
-            return self._encoder.encode(texts, self.context.params.launch.token_budget).cpu()
+            texts = [passage_text(own.passage_prefix, text.row(row)) for row in rows_R]
+            return self._encoder.encode(texts, launch.token_budget).cpu()
 
         store = embedding_store(self.context.root)
-        return store.find(identity) or store.build(identity, embed)
+        return store.find(identity, launch.other_code == "accept") or store.build(identity, embed)
 
     @cached_property
     def _search(self) -> ExactSearch:

@@ -120,13 +120,15 @@ class EmbeddingStore:
         """Return all published matrices in the order of their keys. UserError: one is damaged."""
         return [_open(path.parent) for path in sorted(self.folder.glob("*/manifest.json"))]
 
-    def find(self, identity: Identity) -> Embeddings | None:
-        """Return the published matrix, or None. UserError: it is damaged, or its folder holds another matrix."""
+    def find(self, identity: Identity, accepts_other_code: bool = False) -> Embeddings | None:
+        """Return the published matrix, or None. `accepts_other_code`: also take one made by other code. UserError: it
+        is damaged, or its folder holds another matrix."""
         folder = self._folder(identity)
-        if not (folder / "manifest.json").exists():
-            return None
-        _check(folder, identity)
-        return _open(folder)
+        if (folder / "manifest.json").exists():
+            _check(folder, identity)
+            return _open(folder)
+        others = self.published() if accepts_other_code else []
+        return next((one for one in others if replace(one.identity, code=identity.code) == identity), None)
 
     def embeddings(
         self,
@@ -142,16 +144,12 @@ class EmbeddingStore:
 
         `corpus_digest` must be different for every list of passages. `reuse_from`: another corpus and its embeddings by
         the same tower. The vectors of passages in both corpora are copied, and only other passages are embedded (a
-        vector depends on its batch, by about 1e-7). `accepts_other_code`: also take a matrix made by other code.
+        vector depends on its batch, by about 1e-7).
         """
         tower, size = tower_digest(embedder), embedder.document_projection.out_features
         described = (inputs.passage_length, inputs.precision, "float32", len(passages), size)
         identity = Identity(corpus_digest, tower, *described, code=embedding_code(self.folder.parent))
-        found = self.find(identity)
-        if found is None and accepts_other_code:
-            same = (one for one in self.published() if replace(one.identity, code=identity.code) == identity)
-            found = next(same, None)
-        if found is not None:
+        if (found := self.find(identity, accepts_other_code)) is not None:
             return found
         known_N = np.full(len(passages), -1) if reuse_from is None else equal_rows(passages, reuse_from[1])
 
@@ -208,9 +206,9 @@ def _open(folder: Path) -> Embeddings:
     return Embeddings(folder, identity)
 
 
-def embedding_code(runs: Path) -> str:
-    """Return the digest of the code that embeds passages."""
-    return digest(code_reader(runs).reached([__name__]))
+def embedding_code(runs: Path, encoder: str = __name__) -> str:
+    """Return the digest of the code that embeds passages, with the module of an encoder."""
+    return digest(code_reader(runs).reached([__name__, encoder]))
 
 
 def tower_digest(embedder: Embedder) -> str:

@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,11 @@ from realm_lab.engine.models.folders import load_encoder, read_checkpoint
 from realm_lab.engine.models.hub import new_encoder
 from realm_lab.engine.models.inputs import join, length_groups
 from realm_lab.errors import UserError
+
+
+def passage_text(prefix: str, text: Mapping[str, Any]) -> str:
+    """Return the text of a passage as it is embedded."""
+    return f"{prefix}{text['title']} {text['body']}".strip()
 
 
 class SentenceEncoder:

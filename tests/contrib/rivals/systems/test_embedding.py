@@ -72,10 +72,14 @@ def test_it_finds_what_the_folder_finds_nearest(whole: Whole, results: dict[str,
 
 @pytest.mark.slow
 def test_the_passages_are_embedded_once(whole: Whole, results: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    system = whole.context("embedding").system
+    system, again = (whole.context("embedding").system for _ in range(2))
     assert isinstance(system, Embedding)
+    assert isinstance(again, Embedding)
     monkeypatch.setattr(SentenceEncoder, "encode", None)
     assert len(system.vectors_ND) == len(system.passages)
+    monkeypatch.setattr("realm_lab.engine.retrieval.embeddings.embedding_code", lambda *given: "changed")
+    with pytest.raises(TypeError, match="not callable"):
+        assert again.vectors_ND, "other code embeds again"
 
 
 @pytest.mark.slow
