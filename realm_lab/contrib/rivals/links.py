@@ -66,10 +66,10 @@ class Links:
 
     def relations(self, rows_N: np.ndarray) -> np.ndarray:
         """Return relations of each pair of some passages, bool [3, N, N]: the first links to the second, the second to
-        the first, and both have the same title."""
+        the first, and both have the same title, which is not empty."""
         title_N = self.title_of[rows_N]
         to_NN = np.stack([np.isin(title_N, self._named[row]) for row in rows_N])
-        same_NN = (title_N[:, None] == title_N) & ~np.eye(len(rows_N), dtype=bool)
+        same_NN = (title_N[:, None] == title_N) & (self._lengths[title_N] > 0) & ~np.eye(len(rows_N), dtype=bool)
         return np.stack([to_NN, to_NN.T, same_NN])
 
 

@@ -61,6 +61,14 @@ def test_an_unknown_word_names_no_title(corpus: PreparedCorpus, monkeypatch: pyt
     assert len(set(Links(passages, np.zeros(len(words), bool), york).title_of)) == 4
 
 
+def test_passages_without_titles_are_unrelated(corpus: PreparedCorpus) -> None:
+    passages = corpus.passages()
+    passages.titles = Ragged.of(np.zeros(len(passages) + 1, np.int64), np.empty(0, np.int64))
+    words = wordpieces_by_id(load_tokenizer(corpus.tokenizer_folder))
+    links = Links(passages, np.zeros(len(words), bool), words.index("[UNK]"))
+    assert not links.relations(np.arange(len(passages))).any()
+
+
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
 def test_links_of_the_toy_world_are_those_of_a_search_by_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
