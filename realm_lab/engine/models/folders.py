@@ -275,7 +275,11 @@ def read_embedder(folder: Path) -> tuple[Embedder, float]:
     """Load the embedder and its null document's score offset from a folder of `write_embedder`."""
     shape, weights = read_checkpoint(folder)
     check_file(folder / EMBEDDER_JSON)
-    head = EmbedderShape(**read_json(folder / EMBEDDER_JSON))
+    try:
+        head = EmbedderShape(**read_json(folder / EMBEDDER_JSON))
+    except TypeError:
+        problem = f"not an object with the fields {', '.join(EmbedderShape._fields)}"
+        raise UserError(problem, "copy the folder again", path=folder / EMBEDDER_JSON) from None
     embedder = Embedder(shape, head)
     load_tower(embedder.query_encoder, embedder.query_pooler, weights, folder)
     if not head.share_towers:

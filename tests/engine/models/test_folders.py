@@ -18,6 +18,7 @@ from realm_lab.engine.models.folders import (
     bert_config,
     from_bert,
     read_checkpoint,
+    read_embedder,
     read_tensors,
     to_bert,
     write_tensors,
@@ -146,6 +147,13 @@ def test_another_folder_is_refused(folder: Path, damage: str) -> None:
         load_encoder(folder)
     assert str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ['{"projection_size": 8, "other": 1}', "{}", "[]"])
+def test_an_embedder_with_other_fields_is_refused(folder: Path, text: str) -> None:
+    (folder / "embedder.json").write_text(text)
+    with refused("projection_size", path=folder / "embedder.json"):
+        read_embedder(folder)
 
 
 @pytest.mark.slow
