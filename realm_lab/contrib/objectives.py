@@ -2,8 +2,7 @@
 
 EMDR2 and Atlas have a reader of all passages at once, p(y|x,Z), independent of p(z|x). The reader here reads one
 passage at a time, and `set_log_likelihood` replaces p(y|x,Z). To train the retriever, both papers read the passages
-without dropout; realm_lab uses the likelihoods of the training step, with dropout. Attention distillation (Izacard &
-Grave 2021b) needs a decoder: system fid has it (`retriever: distilled`).
+without dropout; realm_lab uses the likelihoods of the training step, with dropout.
 """
 
 # Shapes: B examples, K candidates

@@ -1,14 +1,11 @@
 """Fusion-in-Decoder (Izacard and Grave 2021): the question is read with each passage separately, and one decoder
 attends to the states of all of them, so that it can combine several passages.
 
-The passages come from BM25 or from the warm start's towers. With `retriever: distilled` the query tower learns from
-the decoder's attention (Izacard and Grave 2021b).
+The passages come from BM25 or from the warm start's towers.
 
 Simplified: the warm start's encoder with a decoder that learned to write from the warm start's pairs (`denoise`), not
 T5; passages without titles, as in all systems here; AdamW with warm-up and decay instead of Adam at a constant
-learning rate; the first answer is the target. Attention is distilled in the second half of the reader's steps, with
-one frozen index of the warm start, instead of in rounds of reader, retriever and new passages; p(z|x) is the softmax of
-f(x, z), not of f(x, z) divided by the square root of the vectors' size.
+learning rate; the first answer is the target.
 """
 
 from __future__ import annotations
@@ -37,11 +34,11 @@ class FidOptions(WriterOptions, Bm25Options):
     batch_size: Positive = 64
     """Questions per step (the paper's)."""
     learning_rate: Fraction = 1e-4
-    """Peak learning rate on questions (the paper's, constant); a query tower uses finetune.retriever's."""
+    """Peak learning rate on questions (the paper's, constant)."""
     passages: Candidates = 100
     """Passages read for each question (the paper's)."""
-    retriever: Literal["bm25", "warm_start", "distilled"] = "bm25"
-    """Source of passages (the paper: BM25 or DPR); `distilled`: the query tower learns from attention."""
+    retriever: Literal["bm25", "warm_start"] = "bm25"
+    """Source of passages (the paper: BM25 or DPR)."""
 
 
 class Fid(PassageWriter):
@@ -51,10 +48,6 @@ class Fid(PassageWriter):
     title = "Fusion-in-Decoder"
     options = FidOptions
     stages = (WARM_START, DENOISE, FINETUNE, EVALUATE)
-
-    @property
-    def objective(self) -> str | None:
-        return "distilled" if self.own.retriever == "distilled" else None
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
         return self.bm25.search(questions, k) if self.own.retriever == "bm25" else super().retrieve(questions, k)

@@ -71,9 +71,9 @@ class PassageWriter(PassageSystem, ABC):
         self._model, self._embedder = model, embedder
 
     @property
-    @abstractmethod
     def objective(self) -> str | None:
         """Loss of `RetrievingTask` that trains the query tower with the reader; None: no tower is trained."""
+        return None
 
     @abstractmethod
     def write(self, examples: Sequence[Example], log_prior_QK: Tensor) -> Iterable[Written]:

@@ -108,7 +108,7 @@ def _encoded(
 def _scores(model: Generator, source: Source, text_BT: Tensor, special: SpecialIds) -> Tensor:
     """Return log p(y|z,x) of one text for each question under each of its passages, [B, K]."""
     text_NT = text_BT.repeat_interleave(len(source.mask_BS) // len(text_BT), 0)
-    log_probs_NT, _ = model.target_log_probs(source, text_NT)
+    log_probs_NT = model.target_log_probs(source, text_NT)
     return (log_probs_NT * (text_NT[:, 1:] != special.pad)).sum(1).view(len(text_BT), -1)
 
 

@@ -26,8 +26,7 @@ STAGES: list[tuple[str, str, dict[str, Any]]] = [
     ("closed_book", "salient_spans", {}),
     ("drqa", "document_reader", {}),
     ("path_retriever", "retriever", {}),
-    ("fid", "finetune", {"retriever": "bm25"}),
-    ("fid", "finetune", {"retriever": "distilled"}),
+    ("fid", "finetune", {}),
     ("rag", "finetune", {"marginal": "token"}),
 ]
 

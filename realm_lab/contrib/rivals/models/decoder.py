@@ -93,16 +93,13 @@ class DecoderBlock(Block):
 
     def decode(
         self, hidden_BTD: Tensor, query: Tensor, own: Heads, bias_11TL: Tensor, source: Heads, bias_B11S: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return hidden states after the layer, [B, T, D], and the first wordpiece's logits of the cross-attention,
-        before the softmax and without the bias, [B, H, S]."""
+    ) -> Tensor:
+        """Return hidden states after the layer, [B, T, D]."""
         context = self.attention_output(self._attend(query, *own, bias_11TL))
         hidden = self.attention_norm(hidden_BTD + functional.dropout(context, self.dropout, self.training))
-        query = self._split(self.cross_query(hidden))
-        logits_BHS = (query[:, :, :1] @ source[0].transpose(-1, -2))[:, :, 0] / query.shape[-1] ** 0.5
-        context = self.cross_output(self._attend(query, *source, bias_B11S))
+        context = self.cross_output(self._attend(self._split(self.cross_query(hidden)), *source, bias_B11S))
         hidden = self.cross_norm(hidden + functional.dropout(context, self.dropout, self.training))
-        return self._feed_forward(hidden), logits_BHS
+        return self._feed_forward(hidden)
 
 
 class Generator(nn.Module):
@@ -122,9 +119,8 @@ class Generator(nn.Module):
         rows = len(states_NLD) // joined
         return Source(states_NLD.view(rows, -1, states_NLD.shape[-1]), batch.mask_BL.view(rows, -1))
 
-    def forward(self, words_BT: Tensor, source: Source, cache: Cache | None = None) -> tuple[Tensor, Cache, Tensor]:
-        """Return the hidden states of wordpieces that follow those in the cache, [B, T, D]; the longer cache; and
-        the first wordpiece's logits of the cross-attention, mean over layers and heads, [B, S]."""
+    def forward(self, words_BT: Tensor, source: Source, cache: Cache | None = None) -> tuple[Tensor, Cache]:
+        """Return the hidden states of wordpieces that follow those in the cache, [B, T, D], and the longer cache."""
         seen = cache.own[0][0].shape[2] if cache else 0
         length = words_BT.shape[1]
         hidden = self.encoder.word_embeddings(words_BT) + self.target_positions.weight[seen : seen + length]
@@ -134,15 +130,13 @@ class Generator(nn.Module):
         bias_B11S = (~source.mask_BS)[:, None, None, :].to(torch.float32) * MASKED
         own: list[Heads] = []
         sources: list[Heads] = []
-        logits: list[Tensor] = []
         for number, block in enumerate(self.blocks):
             assert isinstance(block, DecoderBlock)
             query, heads = block.own_heads(hidden, cache.own[number] if cache else None)
             own.append(heads)
             sources.append(cache.source[number] if cache else block.source_heads(source.states_BSD))
-            hidden, logits_BHS = block.decode(hidden, query, heads, bias_11TL, sources[-1], bias_B11S)
-            logits.append(logits_BHS.float().mean(1))
-        return hidden, Cache(own, sources), torch.stack(logits).mean(0)
+            hidden = block.decode(hidden, query, heads, bias_11TL, sources[-1], bias_B11S)
+        return hidden, Cache(own, sources)
 
     def word_log_probs(self, hidden: Tensor) -> Tensor:
         """Return log p(w|...) of every word, float32 even with precision bfloat16, [..., V]."""
@@ -151,11 +145,10 @@ class Generator(nn.Module):
             logits = functional.linear(features, self.encoder.word_embeddings.weight, self.word_bias)
         return logits.log_softmax(-1)
 
-    def target_log_probs(self, source: Source, text_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log p(y_t|y_<t, source) of each wordpiece after [CLS], teacher-forced, [B, T - 1]; and the
-        cross-attention's logits of the first step, [B, S]."""
-        hidden, _, logits_BS = self(text_BT[:, :-1], source)
-        return self.word_log_probs(hidden).gather(-1, text_BT[:, 1:, None])[..., 0], logits_BS
+    def target_log_probs(self, source: Source, text_BT: Tensor) -> Tensor:
+        """Return log p(y_t|y_<t, source) of each wordpiece after [CLS], teacher-forced, [B, T - 1]."""
+        hidden, _ = self(text_BT[:, :-1], source)
+        return self.word_log_probs(hidden).gather(-1, text_BT[:, 1:, None])[..., 0]
 
 
 @torch.no_grad()
@@ -177,7 +170,7 @@ def write(
     cache = None
     while not is_done_B.all():
         words_N1 = text_BT[:, -1:].repeat_interleave(per_text, 0)
-        hidden_N1D, cache, _ = model(words_N1, source, cache)
+        hidden_N1D, cache = model(words_N1, source, cache)
         log_probs_BKV = model.word_log_probs(hidden_N1D[:, 0]).view(batch, per_text, -1)
         log_probs_BV = (prior_BK[..., None] + log_probs_BKV).logsumexp(1)
         log_probs_BV[:, special.pad] = -torch.inf  # is only for padding

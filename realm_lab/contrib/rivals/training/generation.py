@@ -1,7 +1,7 @@
-"""Training of an encoder-decoder: the log-likelihood of texts, by itself or with a trained dense retriever (RAG, and
-attention distillation); and training texts with removed spans."""
+"""Training of an encoder-decoder: the log-likelihood of texts, by itself or with a trained dense retriever (RAG); and
+training texts with removed spans."""
 
-# Shapes: B examples, K passages, N = B * K, T wordpieces of a text behind [CLS], S states of a source, L positions
+# Shapes: B examples, K passages, N = B * K, T wordpieces of a text behind [CLS]
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from realm_lab.contrib.objectives import distilled
 from realm_lab.contrib.rivals.models.decoder import Example, Generator, join_examples, pad_texts
 from realm_lab.engine.core.process import autocast
 from realm_lab.engine.core.seeding import EpochOrder, numpy_generator
@@ -74,19 +73,18 @@ class GenerationTask(ModelsTask):
 
     def _objective(self, examples: Sequence[Example]) -> Tensor:
         """Return log p(text|...) of each example, [B], nats; all passages of an example are read together."""
-        log_probs_BT, real_BT, _ = self._read(examples, max(1, len(examples[0].seconds)))
+        log_probs_BT, real_BT = self._read(examples, max(1, len(examples[0].seconds)))
         return (log_probs_BT * real_BT).sum(1)
 
-    def _read(self, examples: Sequence[Example], joined: int) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Return log p of each word of the text, [N, T] for N = B * passages / `joined` sources; a mask of real words;
-        and the first step's logits of the cross-attention with a mask of real states, [N, S] both."""
+    def _read(self, examples: Sequence[Example], joined: int) -> tuple[Tensor, Tensor]:
+        """Return log p of each word of the text, [N, T] for N = B * passages / `joined` sources, and a mask of real
+        words."""
         batch = join_examples(examples, self._special, self._longest).to(self._device)
         text_BT = pad_texts([example.target for example in examples], self._special, self.model.encoder.shape.positions)
         text_NT = text_BT.repeat_interleave(len(batch.tokens_BL) // (joined * len(examples)), 0).to(self._device)
         with autocast(self._device, self._params.model.precision):
-            source = self.model.encode(batch, joined)
-            log_probs_NT, logits_NS = self.model.target_log_probs(source, text_NT)
-        return log_probs_NT, text_NT[:, 1:] != self._special.pad, (logits_NS, source.mask_BS)
+            log_probs_NT = self.model.target_log_probs(self.model.encode(batch, joined), text_NT)
+        return log_probs_NT, text_NT[:, 1:] != self._special.pad
 
 
 class CopyingTask(GenerationTask):
@@ -112,11 +110,7 @@ class RetrievingTask(GenerationTask):
     """The query tower is trained with the reader; the document vectors and their index are not. `objective`:
 
     - `sequence`: log sum_z p(z|x) prod_t p(y_t|y_<t, z, x) (RAG-Sequence; Lewis et al. 2020, section 2.1);
-    - `token`: sum_t log sum_z p(z|x) p(y_t|y_<t, z, x) (RAG-Token);
-    - `distilled`: log p(y|x, all passages), by the decoder, minus KL(sg(t) || p(z|x)) for the retriever, t the softmax
-      of the attention that the passages get (Izacard and Grave 2021b). The KL term is only in the second half of the
-      steps: before, when the reader could not answer yet, its attention ranked passages worse than BM25 (toy world).
-      (This was not enough to make distillation work there: docs/systems.md.)
+    - `token`: sum_t log sum_z p(z|x) p(y_t|y_<t, z, x) (RAG-Token).
     """
 
     def __init__(self, params: Params, *given: Any, retriever: Retriever, passages: int, objective: str):
@@ -126,25 +120,13 @@ class RetrievingTask(GenerationTask):
         frozen = frozen_names(embedder, params) | tower_names(embedder, True, False)
         self._models.train("retriever", embedder, settings, self.total_steps, frozen)
 
-    def train_step(self, step: int) -> dict[str, float]:
-        """Run one step; `launch.micro_batch` examples at a time."""
-        self._teaches = 2 * step >= self.total_steps
-        return super().train_step(step)
-
     def _objective(self, examples: Sequence[Example]) -> Tensor:
         self.retriever.embedder.train()
         query_BD = self.retriever.embed_queries([example.first for example in examples])
         rows_BK = self.retriever.find(query_BD.detach(), self._passages)
         log_prior_BK = candidate_log_probs(self.retriever.indexed_score(query_BD, rows_BK))
         examples = with_passages(examples, self.retriever.passages, rows_BK)
-        if self._kind == "distilled":
-            log_probs_BT, real_BT, source = self._read(examples, self._passages)
-            reader_B = (log_probs_BT * real_BT).sum(1)
-            if not self._teaches:
-                return reader_B
-            return reader_B + distilled(log_prior_BK, passage_attention(*source, self._passages), 1.0)
-        log_probs_NT, real_NT, _ = self._read(examples, 1)
-        return rag_log_likelihood(self._kind, log_prior_BK, log_probs_NT, real_NT)
+        return rag_log_likelihood(self._kind, log_prior_BK, *self._read(examples, 1))
 
 
 def with_passages(examples: Sequence[Example], passages: Passages, rows_BK: np.ndarray) -> list[Example]:
@@ -162,13 +144,6 @@ def rag_log_likelihood(kind: str, log_prior_BK: Tensor, log_probs_NT: Tensor, re
     if kind == "token":
         return marginal_log_likelihood_per_token(log_prior_BK, log_probs_BKT, real_BKT[:, 0])
     return marginal_log_likelihood(log_prior_BK, (log_probs_BKT * real_BKT).sum(2))
-
-
-def passage_attention(logits_BS: Tensor, mask_BS: Tensor, passages: int) -> Tensor:
-    """Return the attention to a passage's states when the first word is written: the mean of the cross-attention's
-    logits before the softmax, over its states (Izacard and Grave 2021b, section 3.2). Shape [B, K]."""
-    logits_BKL, real_BKL = (part.view(len(logits_BS), passages, -1) for part in (logits_BS, mask_BS))
-    return (logits_BKL * real_BKL).sum(2) / real_BKL.sum(2)
 
 
 def drawing(

@@ -1,5 +1,4 @@
-"""Encoder-decoders: texts with blanks, their training, RAG's marginals against explicit enumeration, and attention
-distillation against its closed form."""
+"""Encoder-decoders: texts with blanks, their training, and RAG's marginals against explicit enumeration."""
 
 import itertools
 import math
@@ -9,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from realm_lab.contrib.objectives import distilled
 from realm_lab.contrib.rivals.models.decoder import Example, Generator, join_examples, new_generator, pad_texts, write
 from realm_lab.contrib.rivals.training.generation import (
     CopyingTask,
@@ -17,7 +15,6 @@ from realm_lab.contrib.rivals.training.generation import (
     blank,
     corrupt_spans,
     drawing,
-    passage_attention,
     rag_log_likelihood,
 )
 from realm_lab.contrib.rivals.writing import write_marginal, write_together
@@ -88,7 +85,7 @@ def test_the_loss_is_that_of_one_example_at_a_time() -> None:
     for example in examples:
         text = pad_texts([example.target], SPECIAL, 64)
         source = model.encode(join_examples([example], SPECIAL, 66), 2)
-        expected -= model.target_log_probs(source, text)[0].sum().item()
+        expected -= model.target_log_probs(source, text).sum().item()
     assert loss == pytest.approx(expected / 5, rel=1e-5)
 
 
@@ -185,7 +182,7 @@ def probability(
     by_passage = []
     for second in example.seconds:
         source = model.encode(join_examples([example._replace(seconds=[second])], SPECIAL, 66))
-        by_passage.append(model.target_log_probs(source, torch.tensor([[SPECIAL.cls, *words]]))[0][0].exp().tolist())
+        by_passage.append(model.target_log_probs(source, torch.tensor([[SPECIAL.cls, *words]]))[0].exp().tolist())
     if kind == "sequence":
         return sum(prior * math.prod(each) for prior, each in zip(prior_K, by_passage, strict=True))
     return math.prod(
@@ -200,7 +197,7 @@ def test_marginals_are_those_of_enumeration(
 ) -> None:
     targets = [np.array(words) for words in ([5], [6, 8, 7], [8, 5])]
     text_NT = pad_texts(targets, SPECIAL, 70).repeat_interleave(PASSAGES, 0)
-    log_probs_NT, _ = model.target_log_probs(model.encode(join_examples(examples, SPECIAL, 66)), text_NT)
+    log_probs_NT = model.target_log_probs(model.encode(join_examples(examples, SPECIAL, 66)), text_NT)
     found_B = rag_log_likelihood(kind, log_prior_BK, log_probs_NT, text_NT[:, 1:] != SPECIAL.pad)
     for found, example, prior_K, target in zip(found_B, examples, log_prior_BK.exp().tolist(), targets, strict=True):
         expected = probability(model, example, prior_K, [*target.tolist(), SPECIAL.sep], kind)
@@ -245,30 +242,3 @@ def test_what_is_written_is_the_best_by_enumeration(
             assert found == best
             chosen |= {tuple(words) for words in candidates}
     assert kind == "token" or len(chosen) > BATCH  # texts written from the passages differ
-
-
-def test_attention_of_a_passage_is_the_mean_over_its_states() -> None:
-    logits_BS, mask_BS = torch.randn(2, 12).double(), torch.rand(2, 12) < 0.7
-    mask_BS[:, ::4] = True
-    found_BK = passage_attention(logits_BS, mask_BS, 3)
-    for row, place in itertools.product(range(2), range(3)):
-        own = [logits_BS[row, at].item() for at in range(4 * place, 4 * place + 4) if mask_BS[row, at]]
-        assert found_BK[row, place].item() == pytest.approx(sum(own) / len(own), abs=1e-12)
-
-
-def test_distilled_attention_moves_scores_to_it_and_nothing_else() -> None:
-    generator = torch.Generator().manual_seed(0)
-    score_BK = torch.randn(2, 3, generator=generator).double().requires_grad_()
-    logits_BS = torch.randn(2, 12, generator=generator).double().requires_grad_()
-    mask_BS = torch.ones(2, 12, dtype=torch.bool)
-
-    def loss(score_BK: Tensor) -> Tensor:
-        return -distilled(score_BK.log_softmax(1), passage_attention(logits_BS, mask_BS, 3), 1.0).sum()
-
-    target_BK = passage_attention(logits_BS, mask_BS, 3).softmax(1).detach()
-    expected = (target_BK * (target_BK.log() - score_BK.log_softmax(1))).sum()
-    torch.testing.assert_close(loss(score_BK), expected)
-    assert torch.autograd.gradcheck(loss, score_BK)
-    loss(score_BK).backward()
-    torch.testing.assert_close(score_BK.grad, score_BK.softmax(1).detach() - target_BK)
-    assert logits_BS.grad is None
