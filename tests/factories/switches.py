@@ -171,7 +171,6 @@ OPTIONS = {
     },
     **of_part("finetune.objective", "perplexity_distillation", "temperature", 1.0, 0.1, {}),
     **of_part("finetune.objective", "leave_one_out", "temperature", 1.0, 0.1, {}),
-    **of_part(POLICY, "schedule", "intervals", [[0, 3]], [[0, 1], [3, 2]], RESTLESS),
     **of_part(POLICY, "drift", "overlap", 0.01, 1.0, DRIFTING),
     **of_part(POLICY, "map", "sample", 0.02, 1.0, MAPPED),
     **of_part(POLICY, "map", "kind", "orthogonal", "affine", MAPPED),

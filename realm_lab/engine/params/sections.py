@@ -190,12 +190,11 @@ class Refresh(Section):
     """Refresh of the MIPS index while the weights move, and its delay."""
 
     policy: Annotated[ChoiceField, off("never")] = Choice("interval")
-    """Refresh policy: `interval`, `schedule`, `drift`, `map` or `never`. `interval`: every `interval_steps` (Guu,
-    section 4.5). `{name: schedule, intervals: [[0, 100], [1000, 500]]}`: pairs [from_step, interval]; a refresh at each
-    from_step above 0, then in its interval (0: none). `{name: drift, overlap: 0.8}`: a check every `interval_steps`,
-    and a refresh when the index finds a smaller share of the fresh top k of fixed queries, by an upper estimate on a
-    sample of passages. `{name: map, sample: 0.02, kind: orthogonal, every_steps: 5}`: the index is rebuilt every
-    `interval_steps`; between rebuilds, a map of queries into it is fitted on a sample every `every_steps`."""
+    """Refresh policy: `interval`, `drift`, `map` or `never`. `interval`: every `interval_steps` (Guu, section 4.5).
+    `{name: drift, overlap: 0.8}`: a check every `interval_steps`, and a refresh when the index finds a smaller share of
+    the fresh top k of fixed queries, by an upper estimate on a sample of passages. `{name: map, sample: 0.02, kind:
+    orthogonal, every_steps: 5}`: the index is rebuilt every `interval_steps`; between rebuilds, a map of queries into
+    it is fitted on a sample every `every_steps`."""
     interval_steps: Positive = 500
     """Steps between two refreshes (Guu, section 4.5: about 500); for policy drift, between two checks."""
     delay_steps: NonNegative = 0

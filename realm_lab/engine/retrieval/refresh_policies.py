@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Literal, NamedTuple, Protocol
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from realm_lab.engine.params.sections import NonNegative, Refresh, Section
+from realm_lab.engine.params.sections import Refresh, Section
 from realm_lab.errors import UserError
 from realm_lab.records.plugins import Kind, Plugin, calling, check_takes
 
@@ -99,34 +99,6 @@ class Interval:
     def wants_refresh(self, now: Progress) -> bool:
         """True at each multiple of the interval."""
         return now.step % self._interval == 0
-
-
-class Intervals(Section):
-    """Options of the refresh policy `schedule`."""
-
-    intervals: list[Annotated[list[NonNegative], Field(min_length=2, max_length=2)]]
-    """Pairs [from_step, interval_steps], the first from step 0; the interval 0 means no refresh."""
-
-    @field_validator("intervals")
-    @classmethod
-    def _ascending(cls, pairs: list[list[int]]) -> list[list[int]]:
-        steps = [from_step for from_step, _ in pairs]
-        if not steps or steps[0] or steps != sorted(set(steps)):
-            raise ValueError(f"the steps are {steps}, not 0 and then ascending; write [[0, 100], [1000, 500]]")
-        return pairs
-
-
-@register_refresh("schedule")
-class Schedule:
-    """Refreshes at changing intervals: pairs [from_step, interval_steps], each valid until the next."""
-
-    def __init__(self, settings: Refresh, options: Intervals):
-        self._pairs = options.intervals
-
-    def wants_refresh(self, now: Progress) -> bool:
-        """True at each from_step, and every interval_steps after it; never for interval 0."""
-        start, interval = next(pair for pair in reversed(self._pairs) if pair[0] <= now.step)
-        return bool(interval) and (now.step - start) % interval == 0
 
 
 class Overlap(Section):

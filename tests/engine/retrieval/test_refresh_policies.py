@@ -31,21 +31,10 @@ def test_interval(interval: int) -> None:
     assert asked(Refresh(interval_steps=interval), takes=9) == list(range(interval, STEPS, interval))
 
 
-def test_schedule() -> None:
-    settings = Refresh(policy={"name": "schedule", "intervals": [[0, 4], [10, 3], [20, 0], [41, 100]]})
-    assert asked(settings) == [4, 8, 10, 13, 16, 19, 41]
-
-
 @pytest.mark.parametrize(("takes", "expected"), [(0, [5, 10, 20, 25, 35, 40, 50, 55]), (12, [5, 20, 35, 50])])
 def test_drift_asks_below_the_bound_and_not_while_one_is_under_way(takes: int, expected: list[int]) -> None:
     overlaps = {step: 0.5 if step % 15 else 0.8 for step in range(STEPS)}  # at 15, 30, 45 just enough
     assert asked(Refresh(policy={"name": "drift", "overlap": 0.8}, interval_steps=5), overlaps, takes) == expected
-
-
-@pytest.mark.parametrize("pairs", [[], [[5, 5]], [[0, 5], [9, 1], [9, 2]]])
-def test_a_wrong_schedule_is_refused(pairs: list[list[int]]) -> None:
-    with refused(parameter="pretrain.refresh.policy.intervals"):
-        check_refresh(Refresh(policy={"name": "schedule", "intervals": pairs}))
 
 
 def test_a_map_that_never_comes_is_refused() -> None:

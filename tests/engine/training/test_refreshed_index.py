@@ -33,10 +33,6 @@ POLICIES: dict[str, tuple[dict[str, Any], list[int]]] = {
     "never": ({"policy": "never"}, [*range(12)]),
     "delayed": ({"interval_steps": 3, "delay_steps": 2}, [0, 1, 2, 3, 4, 2, 3, 4, 2, 3, 4, 2]),
     "delayed beyond the next": ({"interval_steps": 2, "delay_steps": 5}, [0, 1, 2, 3, 4, 5, 6, 5, 6, 5, 6, 5]),
-    "schedule, delayed": (
-        {"policy": {"name": "schedule", "intervals": [[0, 1], [3, 4], [8, 0]]}, "delay_steps": 1},
-        [0, 1, 1, 1, 1, 2, 3, 4, 1, 2, 3, 4],
-    ),
     "map": (
         {"policy": {"name": "map", "sample": 0.3, "every_steps": 2}, "interval_steps": 6},
         [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5],
