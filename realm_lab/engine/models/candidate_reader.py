@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -38,16 +38,6 @@ class Reading(NamedTuple):
     def log_probs_BK(self) -> Tensor:
         """log p(y|z,x), nats."""
         return reader_log_probs(self.token_log_probs_BKM, self.is_masked_BM)
-
-
-class PassageReader(Protocol):
-    """Reader of masked sentences and passages: `CandidateReader`, or `FrozenReader`."""
-
-    def read(self, sentences: Sequence[MaskedSentence], rows_BK: np.ndarray) -> Reading:
-        """Return log p(y|z,x) of each sentence under its candidates."""
-
-    def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """True if the most likely words of a sentence with its passage, in `rows_B`, are the masked words, bool [B]."""
 
 
 class FrozenReader(nn.Module):
@@ -184,6 +174,7 @@ class CandidateReader:
 
 
 AnyReader = Reader | FrozenReader
+PassageReader = CandidateReader | FrozenReader
 
 
 def passage_reader(params: Params, reader: AnyReader, passages: Passages, special: SpecialIds) -> PassageReader:

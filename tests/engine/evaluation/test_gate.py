@@ -6,22 +6,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from realm_lab.engine.evaluation.gate import DEPTH, WITHOUT, Gate, Mean, Support, measure_gate, measure_support
 from realm_lab.engine.evaluation.utility import mask_first_span
 from realm_lab.engine.masking import MaskedSentence
-from realm_lab.engine.models.candidate_reader import Reading
+from realm_lab.engine.models.candidate_reader import FrozenReader, Reading
 from realm_lab.engine.models.spans import find_answer
 from realm_lab.engine.retrieval.candidates import CandidatePolicy
 from realm_lab.engine.retrieval.rows import NULL
 from tests.tiny_system import TinySystem
 
 
-class Planted:
+class Planted(FrozenReader):
     """A reader that gains `having` nats from a passage with the answer, `lacking` from another, and 0 from none."""
 
     def __init__(self, system: TinySystem, having: float, lacking: float):
+        super().__init__()
         self._bodies, self._having, self._lacking = system.passages.bodies, having, lacking
         self.rows = list[list[int]]()
 
@@ -35,9 +35,6 @@ class Planted:
             return -10.0
         found = find_answer(np.asarray(self._bodies[row]), [sentence.targets], len(sentence.targets))
         return -10.0 + (self._having if found else self._lacking)
-
-    def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        raise AssertionError
 
 
 def measured(system: TinySystem, reader: Planted, knows_gold: bool = True, passages: int = 7) -> Gate:
