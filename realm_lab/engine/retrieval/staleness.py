@@ -7,23 +7,9 @@ Rows are numbers of passages; a negative row is no passage and is never counted.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 from torch import Tensor
-
-
-class Drift(NamedTuple):
-    """Distance between searching a stale index and a fresh one, means over probe queries.
-
-    `overlap`: share of the fresh top k that the stale search finds. `shift`: total variation, 0 to 1, between p(z|x)
-    over the results of the stale search, as in training, and p(z|x) over the fresh top k, both scored with the current
-    weights.
-    """
-
-    overlap: float
-    shift: float
 
 
 def overlap_at_k(stale_BK: np.ndarray, fresh_BK: np.ndarray) -> float:
@@ -41,7 +27,14 @@ def total_variation(rows_a_BK: np.ndarray, p_a_BK: Tensor, rows_b_BK: np.ndarray
     return float((1.0 - shared_B).clamp(min=0).mean())  # below 0 only by rounding
 
 
-def drift(stale_BK: np.ndarray, fresh_BK: np.ndarray, stale_score_BK: Tensor, fresh_score_BK: Tensor) -> Drift:
-    """Compute drift from the rows of both searches and their scores by the current weights; non-passages score -1e4."""
+def drift(
+    stale_BK: np.ndarray, fresh_BK: np.ndarray, stale_score_BK: Tensor, fresh_score_BK: Tensor
+) -> dict[str, float]:
+    """Compute drift from the rows of both searches and their scores by the current weights; non-passages score -1e4.
+
+    `index_overlap`: share of the fresh top k that the stale search finds. `prior_shift`: total variation, 0 to 1,
+    between p(z|x) over the results of the stale search, as in training, and p(z|x) over the fresh top k. Both are means
+    over the queries.
+    """
     shift = total_variation(stale_BK, stale_score_BK.softmax(1), fresh_BK, fresh_score_BK.softmax(1))
-    return Drift(overlap_at_k(stale_BK, fresh_BK), shift)
+    return {"index_overlap": overlap_at_k(stale_BK, fresh_BK), "prior_shift": shift}

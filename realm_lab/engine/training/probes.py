@@ -27,7 +27,7 @@ from realm_lab.engine.retrieval.exact import ExactSearch
 from realm_lab.engine.retrieval.retriever import Retriever
 from realm_lab.engine.retrieval.rows import ABSENT, NO_SCORE, NULL
 from realm_lab.engine.retrieval.search import Exclusion, true_scores
-from realm_lab.engine.retrieval.staleness import Drift, drift
+from realm_lab.engine.retrieval.staleness import drift
 
 READER_SENTENCES = 32
 PROBES = ("gold", "same_article", "random")
@@ -125,7 +125,7 @@ class StalenessProbe:
         self._sample = np.sort(generator.permutation(passages)[:SAMPLED_PASSAGES])
 
     @torch.no_grad()
-    def exact(self, retriever: Retriever, fresh: Retriever) -> Drift:
+    def exact(self, retriever: Retriever, fresh: Retriever) -> dict[str, float]:
         """Return the drift of the index of `retriever` from the index of `fresh`, made by the current weights."""
         with evaluating(retriever.embedder):
             query_BD = retriever.embed_queries(self._queries)
@@ -135,7 +135,7 @@ class StalenessProbe:
             return self._drift(retriever, query_BD, fresh_BK, lambda rows: fresh_ND[torch.from_numpy(rows)])
 
     @torch.no_grad()
-    def sampled(self, retriever: Retriever) -> tuple[Drift, np.ndarray]:
+    def sampled(self, retriever: Retriever) -> tuple[dict[str, float], np.ndarray]:
         """Return the drift estimated from few fresh vectors, and the rows that are embedded for it, [P]: a fixed sample
         and the top results of the index. The estimate assumes that a fresh index finds only these rows, so its overlap
         is never below the exact one, and the higher the fewer passages are embedded."""
@@ -152,7 +152,8 @@ class StalenessProbe:
             search, exclude = ExactSearch(fresh_PD, torch.float32), self._exclusion(retriever, pool_P)
             place_BK = search.search(query_BD, self._places, exclude).rows_BK.cpu().numpy()
             fresh_BK = np.where(place_BK >= 0, pool_P[place_BK], ABSENT)
-            return self._drift(retriever, query_BD, fresh_BK, fresh_vectors), pool_P
+            found = self._drift(retriever, query_BD, fresh_BK, fresh_vectors)
+            return {f"{name}_sampled": value for name, value in found.items()}, pool_P
 
     def _exclusion(self, retriever: Retriever, pool_P: np.ndarray | None = None) -> Exclusion | None:
         """Return the rows that each query must not find, when searching the whole corpus or the passages `pool_P`."""
@@ -167,7 +168,7 @@ class StalenessProbe:
 
     def _drift(
         self, retriever: Retriever, query_BD: Tensor, fresh_BK: np.ndarray, fresh: Callable[[np.ndarray], Tensor]
-    ) -> Drift:
+    ) -> dict[str, float]:
         stale_BK = self._find(retriever, retriever.search_queries(self._queries, query_BD), self._places)
         return drift(stale_BK, fresh_BK, _scores(query_BD, stale_BK, fresh), _scores(query_BD, fresh_BK, fresh))
 

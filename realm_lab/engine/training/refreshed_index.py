@@ -20,7 +20,6 @@ from realm_lab.engine.retrieval.index_map import fitted
 from realm_lab.engine.retrieval.refresh_policies import Mapped, Progress, refresh_policy
 from realm_lab.engine.retrieval.retriever import Retriever
 from realm_lab.engine.retrieval.search import IndexGeneration
-from realm_lab.engine.retrieval.staleness import Drift
 from realm_lab.engine.training.builder import ProcessBuilder
 from realm_lab.engine.training.checkpoint import load_module, module_tensors
 from realm_lab.engine.training.probes import StalenessProbe
@@ -80,7 +79,7 @@ class RefreshedIndex:
 
         def check() -> list[float]:
             drift, pool_U = self._probe.sampled(self._retriever)
-            return [drift.overlap, float(self._cost_N[pool_U].sum())]
+            return [drift["index_overlap_sampled"], float(self._cost_N[pool_U].sum())]
 
         overlap, flops = on_first_rank(check)
         self.refresh_flops += flops
@@ -158,11 +157,11 @@ class RefreshedIndex:
 
     def measure(self, fresh: Retriever) -> dict[str, float]:
         """Measure drift from a fresh index, which the current weights have just made."""
-        return _named(self._probe.exact(self._retriever, fresh), "")
+        return self._probe.exact(self._retriever, fresh)
 
     def measure_sample(self) -> dict[str, float]:
         """Estimate drift from few fresh vectors."""
-        values: dict[str, float] = on_first_rank(lambda: _named(self._probe.sampled(self._retriever)[0], "_sampled"))
+        values: dict[str, float] = on_first_rank(lambda: self._probe.sampled(self._retriever)[0])
         return values
 
     def state(self) -> dict[str, Tensor]:
@@ -205,7 +204,3 @@ class RefreshedIndex:
         embedder = copy.deepcopy(self._retriever.embedder).requires_grad_(False).eval()
         load_module(name, embedder, tensors)
         return embedder
-
-
-def _named(drift: Drift, suffix: str) -> dict[str, float]:
-    return {f"index_overlap{suffix}": drift.overlap, f"prior_shift{suffix}": drift.shift}
