@@ -59,8 +59,10 @@ def uncounted() -> AbstractContextManager[None]:
     return counted(0)
 
 
-def computed_again(work: Callable[..., T], *given: Any) -> T:
-    """Return the result of `work` and keep none of its activations. The backward pass computes them again, with the
-    same dropout. `FlopCount` counts the work once."""
+def computed(recompute: bool, work: Callable[..., T], *given: Any) -> T:
+    """Return the result of `work`. With `recompute` none of its activations are kept: the backward pass computes them
+    again, with the same dropout. `FlopCount` counts the work once."""
+    if not (recompute and torch.is_grad_enabled()):
+        return work(*given)
     found: T = checkpoint(work, *given, use_reentrant=False, context_fn=lambda: (nullcontext(), uncounted()))
     return found

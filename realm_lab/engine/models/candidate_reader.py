@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from realm_lab.engine.core.flop import computed_again
+from realm_lab.engine.core.flop import computed
 from realm_lab.engine.core.process import autocast, to_device
 from realm_lab.engine.corpus.store import Passages
 from realm_lab.engine.corpus.vocabulary import SpecialIds
@@ -112,7 +112,7 @@ class CandidateReader:
         for group in groups:
             joined = self._join([queries[i] for i in group], [bodies[i] for i in group])
             at_NM = at_BM[torch.tensor([owners[i] for i in group])] + 1  # after [CLS]
-            parts.append(self._held(self._masked_hidden, joined, self._there(at_NM)))
+            parts.append(computed(self._recompute, self._masked_hidden, joined, self._there(at_NM)))
         order = self._there(np.argsort(np.concatenate(groups)))
         hidden_NMD = torch.cat(parts)[order]
 
@@ -122,7 +122,7 @@ class CandidateReader:
         at_P = self._there(real_NM.flatten().nonzero()[:, 0])
         targets_P = self._there(targets_BM.repeat_interleave(candidates, 0)[real_NM])
         pieces = zip(hidden_NMD.flatten(0, 1)[at_P].split(HEAD_ROWS), targets_P.split(HEAD_ROWS), strict=True)
-        found_P = torch.cat([self._held(self._target_log_probs, hidden, targets) for hidden, targets in pieces])
+        found_P = torch.cat([computed(self._recompute, self._target_log_probs, *piece) for piece in pieces])
         token_N = found_P.new_zeros(real_NM.numel()).index_put((at_P,), found_P)
         return Reading(token_N.view(batch, candidates, -1), self._there(is_masked_BM))
 
@@ -165,12 +165,6 @@ class CandidateReader:
     def _target_log_probs(self, hidden_PD: Tensor, targets_P: Tensor) -> Tensor:
         with autocast(self._device, self._precision):
             return self.reader.target_log_probs(hidden_PD, targets_P)
-
-    def _held(self, work: Callable[..., Tensor], *given: object) -> Tensor:
-        """Return the result of `work`; with `launch.recompute` the backward pass computes its activations again."""
-        if self._recompute and torch.is_grad_enabled():
-            return computed_again(work, *given)
-        return work(*given)
 
 
 AnyReader = Reader | FrozenReader

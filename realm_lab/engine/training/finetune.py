@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from realm_lab.engine.core.flop import computed_again
+from realm_lab.engine.core.flop import computed
 from realm_lab.engine.core.process import autocast, share, summed, to_device
 from realm_lab.engine.core.seeding import EpochOrder
 from realm_lab.engine.corpus.store import Questions
@@ -225,11 +225,8 @@ class FinetuneTask(ModelsTask):
             batch = join(firsts, [bodies[i] for i in group], self._special, self._longest)
             shape = torch.Size((*batch.tokens_BL.shape, self._settings.max_span_wordpieces))
             marked_NLW = mark_answers([flat[read[i]] for i in group], [len(f) + 2 for f in firsts], shape)
-            marked_NLW = to_device(marked_NLW, device)
-            if self._params.launch.recompute:
-                parts.append(computed_again(self._read_group, batch.to(device), marked_NLW))
-            else:
-                parts.append(self._read_group(batch.to(device), marked_NLW))
+            given = batch.to(device), to_device(marked_NLW, device)
+            parts.append(computed(self._params.launch.recompute, self._read_group, *given))
         at = (to_device(read[np.concatenate(groups)], device),)
         log_reader_N = torch.full((len(flat),), NO_ANSWER, device=device)
         log_reader_N = log_reader_N.index_put(at, torch.cat([log_reader for log_reader, _ in parts]))

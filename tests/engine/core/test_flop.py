@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from realm_lab.engine.core.flop import FlopCount, computed_again, uncounted
+from realm_lab.engine.core.flop import FlopCount, computed, uncounted
 
 
 def test_products_are_counted_forward_and_backward_and_change_no_bit() -> None:
@@ -19,7 +19,7 @@ def test_products_are_counted_forward_and_backward_and_change_no_bit() -> None:
     assert counted.flop == 3 * 2 * 3 * 5 * 7  # forward, and back to the rows and to the weights
     assert all(torch.equal(one, other) for one, other in zip(inside, gradients(), strict=True))
     with FlopCount() as again:
-        computed_again(layer, rows).square().sum().backward()
+        computed(True, layer, rows).square().sum().backward()
     assert again.flop == counted.flop, "though the first product is computed twice"
 
 

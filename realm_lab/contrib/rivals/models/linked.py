@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from realm_lab.engine.core.flop import computed_again
+from realm_lab.engine.core.flop import computed
 from realm_lab.engine.core.process import autocast
 from realm_lab.engine.corpus.store import Passages
 from realm_lab.engine.corpus.vocabulary import SpecialIds
@@ -52,10 +52,7 @@ class PairEncoder:
         groups, parts = length_groups(lengths, self._launch.token_budget), []
         for group in groups:
             batch = join([queries[i] for i in group], [bodies[i] for i in group], self._special, self._longest)
-            if self._launch.recompute and torch.is_grad_enabled():
-                parts.append(computed_again(self._first, batch.to(self._device)))
-            else:
-                parts.append(self._first(batch.to(self._device)))
+            parts.append(computed(self._launch.recompute, self._first, batch.to(self._device)))
         return torch.cat(parts)[torch.from_numpy(np.argsort(np.concatenate(groups))).to(self._device)]
 
     def _first(self, batch: Batch) -> Tensor:
