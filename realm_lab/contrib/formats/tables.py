@@ -69,13 +69,13 @@ def _questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
 
 
 def _cell(name: str, cell: str, record: Record) -> Any:
-    """Return the text of a cell, or the list of texts in it; None for a blank cell of the column `document`."""
+    """Return the text of a cell, or the list of texts in it."""
     if name in LISTS and cell.startswith("[") and cell.endswith("]"):
         try:
             return ast.literal_eval(cell)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             raise record.error(f"'{name}' is no list of texts", "write it as ['one', 'two']") from None
-    return None if name == "document" and not cell else cell
+    return cell
 
 
 def _delimiter(first: str) -> str:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from realm_lab.engine.corpus.cutting import OF_UPDATE, PARTS, Asked, Cut
 from realm_lab.engine.corpus.hash_numbers import HashNumbers
 from realm_lab.engine.corpus.readers.registry import NUMBERED
-from realm_lab.engine.corpus.records import SPLITS, Split, text_hash
+from realm_lab.engine.corpus.records import SPLITS, Split, document_of, text_hash
 from realm_lab.engine.corpus.sources import Source
 from realm_lab.engine.corpus.store import (
     INT,
@@ -95,7 +95,7 @@ class Assembly:
                 row = next_row if is_single else contents.setdefault(text_hash(title, body or document), next_row)
                 rows.append((row, row == next_row))
                 next_row += row == next_row
-                given = document if document in rows_of_documents else document.rpartition(NUMBERED)[0]
+                given = document if document in rows_of_documents else document_of(document, NUMBERED)
                 if given in rows_of_documents:
                     rows_of_documents[given].append(row)
             batch = batch.filter(pa.array([is_new for _, is_new in rows], pa.bool_()))

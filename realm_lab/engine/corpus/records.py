@@ -76,12 +76,12 @@ class Question(NamedTuple):
     def named_documents(self) -> tuple[str, ...]:
         """The documents that the question names, relevant or not, and the document of each passage that it names."""
         named = [*self.gold_documents, *self.evidence, *(document for document, _ in self.judged)]
-        return *named, *filter(None, map(document_of, named))
+        return tuple(filter(None, (*named, *map(document_of, named))))
 
 
-def document_of(passage: str) -> str:
-    """Return the document in the id of a passage, ID/N; "" if it is no such id."""
-    document, _, number = passage.rpartition("/")
+def document_of(numbered: str, mark: str = "/") -> str:
+    """Return the document in the id of a passage, ID/N, or of another document, ID~N; "" if it is no such id."""
+    document, _, number = numbered.rpartition(mark)
     return document if number.isdecimal() else ""
 
 

@@ -271,7 +271,7 @@ def open_question(record: Record, dropped: Dropped, kind: AnswerKind = "text") -
     for answer in answers if kind == "text" else ():
         if answer.startswith("[") and _is_list(answer):
             raise record.error(f"the answer {answer[:60]!r} is a list written as text", "write it as a list of texts")
-    document = None if document is None else str(document)
+    document = None if document in (None, "") else str(document)
     groups, evidence = record.optional_texts("groups"), record.optional_texts("evidence_ids")
     identity = record.identity(*QUESTION_IDS)
     yield Question(identity, question, answers, document, kind, groups=groups, evidence=evidence)

@@ -16,7 +16,7 @@ def _cloze(record: Record, dropped: Dropped) -> Iterator[Question]:
         record.identity(*QUESTION_IDS),
         record.field("cloze", str),
         record.texts("answer"),
-        record.field("source_id", str),
+        record.field("source_id", str) or None,
         evidence=record.optional_texts("evidence_ids"),
     )
 
