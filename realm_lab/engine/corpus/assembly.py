@@ -29,7 +29,7 @@ from realm_lab.engine.corpus.store import (
     Sentences,
     token_dtype,
 )
-from realm_lab.engine.corpus.vocabulary import encode_batch_plain
+from realm_lab.engine.corpus.vocabulary import encode_questions
 
 DUPLICATE_PASSAGE = "passage: same title and text as an earlier one"
 DUPLICATE_SENTENCE = "sentence of a duplicate passage"
@@ -40,8 +40,9 @@ Progress = Callable[[str, int], None]  # (part, number of its records written so
 class Assembly:
     """Writes the records of a source into a folder, and counts the kept and the dropped ones."""
 
-    def __init__(self, source: Source, folder: Path, progress: Progress):
+    def __init__(self, source: Source, sentence_length: int, folder: Path, progress: Progress):
         self._source, self._folder, self._progress = source, folder, progress
+        self._sentence_length = sentence_length
         self._dtype = token_dtype(source.tokenizer.get_vocab_size(), source.patches is not None)
         self._patches = 0  # written so far
         self.counts: Counter[str] = Counter()
@@ -159,12 +160,13 @@ class Assembly:
         if any(question.supporting for question, _, _ in asked):
             schema = schema.append(Questions.SUPPORTING)
         writer = PartWriter(self._folder / f"questions_{split}", schema, self._dtype)
-        encoded = encode_batch_plain(self._source.tokenizer, [question.question for question, _, _ in asked])
+        texts = [question.question for question, _, _ in asked]
+        encoded = encode_questions(self._source.tokenizer, texts, self._sentence_length)
         rows = [
             question._asdict()
-            | {"tokens": encoding.ids, "gold": gold, "answers_updated": updated}
+            | {"tokens": tokens, "gold": gold, "answers_updated": updated}
             | {"judged": [row for row, _ in question.relevance], "relevance": [of for _, of in question.relevance]}
-            for (question, updated, gold), encoding in zip(asked, encoded, strict=True)
+            for (question, updated, gold), tokens in zip(asked, encoded, strict=True)
         ]
         writer.append(pa.RecordBatch.from_pylist(rows, schema))
         self._close(f"questions_{split}", writer)

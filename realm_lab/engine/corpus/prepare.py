@@ -79,7 +79,7 @@ def prepare(
     )
     with _kept_while_it_can_go_on(kept), atomic_directory(folder) as scratch, chosen.running():
         source: Source = chosen(request)
-        made = Assembly(source, scratch, progress)
+        made = Assembly(source, params.corpus.sentence_length, scratch, progress)
         passages = made.write()
         if not made.counts["passages"] or not made.counts["sentences"]:
             counts = f"{made.counts['passages']} passages and {made.counts['sentences']} sentences were kept"

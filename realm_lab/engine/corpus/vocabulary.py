@@ -42,6 +42,7 @@ NORMALISER = {
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
 NEUTRAL = {"strip_accents": None, "tokenize_chinese_chars": True}  # values with the effect of no setting
+BLANK = "[MASK]"  # in a question, whatever the tokenizer
 _CHUNK = 1000  # occurrences of a word handed to the trainer in one text
 _REMEMBERED_WORDS = 200_000  # of WordEncoder; some 80 MB
 
@@ -326,6 +327,17 @@ def encode_around_blanks(tokenizer: Tokenizer, parts: Sequence[str]) -> list[lis
         own[-1 if number and part[:1].strip() else 0]
         for number, (part, own) in enumerate(zip(parts, forms, strict=True))
     ]
+
+
+def encode_questions(tokenizer: Tokenizer, questions: Sequence[str], sentence_length: int) -> list[list[int]]:
+    """Return questions as a query tower reads them, cut to its length; its two special tokens are added later. A
+    blank, [MASK], becomes the token that pre-training masks with."""
+    mask, found = special_ids(tokenizer).mask, []
+    for question in questions:
+        first, *others = encode_around_blanks(tokenizer, question.split(BLANK))
+        ids = [*first, *chain.from_iterable([mask, *other] for other in others)]
+        found.append(ids[: sentence_length - 2])
+    return found
 
 
 class WordEncoder:

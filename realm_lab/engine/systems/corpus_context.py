@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,8 +20,8 @@ from realm_lab.engine.corpus.store import Passages, PreparedCorpus, Questions, S
 from realm_lab.engine.corpus.vocabulary import (
     SpecialIds,
     answer_wordpieces,
-    encode_around_blanks,
     encode_batch_plain,
+    encode_questions,
     load_tokenizer,
     special_ids,
 )
@@ -32,7 +31,6 @@ from realm_lab.engine.systems.registry import fixed_params, options_of, system_o
 from realm_lab.errors import UserError
 from realm_lab.records.run import Run, StageRun, stage_folder
 
-BLANK = "[MASK]"  # in a question
 Options = TypeVar("Options", bound=Section)
 
 
@@ -129,15 +127,9 @@ class CorpusContext:
         return answer_wordpieces(self.tokenizer, self.special, questions.answers)
 
     def question_tokens(self, questions: Sequence[str]) -> list[np.ndarray]:
-        """Return questions as a query tower reads them, cut to its length; its two special tokens are added later. A
-        blank, [MASK], becomes the token that pre-training masks with."""
-        longest = self.params.corpus.sentence_length - 2
-        tokens: list[np.ndarray] = []
-        for question in questions:
-            first, *others = encode_around_blanks(self.tokenizer, question.split(BLANK))
-            ids = [*first, *chain.from_iterable([self.special.mask, *other] for other in others)]
-            tokens.append(np.array(ids[:longest], np.int64))
-        return tokens
+        """Return the wordpieces of questions, as those of training questions are stored."""
+        encoded = encode_questions(self.tokenizer, questions, self.params.corpus.sentence_length)
+        return [np.array(ids, np.int64) for ids in encoded]
 
     def sentences(self, name: str = "sentences") -> Sentences:
         """Return X, or the held-out sentences of that name, with the salient spans that pre-training may mask."""

@@ -10,7 +10,7 @@ import pytest
 from realm_lab.engine.corpus import prepare as prepare_module
 from realm_lab.engine.corpus.files_corpus import FilesCorpus, is_orqa_dev
 from realm_lab.engine.corpus.prepare import corpus_inputs, prepare
-from realm_lab.engine.corpus.vocabulary import save_tokenizer, wordpiece_from_vocabulary
+from realm_lab.engine.corpus.vocabulary import save_tokenizer, special_ids, wordpiece_from_vocabulary
 from realm_lab.engine.params.parameters import Params
 from realm_lab.records.files import digest
 from tests import tiny
@@ -133,6 +133,29 @@ def test_paragraphs_of_one_title_in_two_files_are_kept(squad_path: str, tmp_path
         for row in range(len(questions))
     }
     assert names["5-1-0"] == names["de-5-1-0"] == {"Article_5#1", "Article_5#1~2"}
+
+
+def json_lines(path: Path, *records: dict[str, Any]) -> str:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(path)
+
+
+def test_questions_know_their_documents_and_are_stored_as_a_query_tower_reads_them(tmp_path: Path) -> None:
+    text = "Mayor {} Miller came to Oslo in the long winter of 1901."
+    documents = [{"id": one, "text": text.format(who)} for one, who in (("A", "Ada"), ("A~B", "Bela"), ("C", "Cora"))]
+    known = {"question": "Where ?", "answer": "Oslo"}
+    asked = [known | {"id": f"of {one}", "document": one} for one in ("A", "")]
+    long = {"id": "long", "cloze": f"[MASK] {'came ' * 99}", "answer": "Oslo", "source_id": ""}
+    questions = [json_lines(tmp_path / "q.jsonl", *asked), json_lines(tmp_path / "cloze.jsonl", long)]
+    knowledge = json_lines(tmp_path / "k.jsonl", *documents)
+    files = {TRAIN: questions, "corpus__files__questions_test": questions, "corpus__files__dev_split": "none"}
+    params = files_params(knowledge, **files)
+    prepared = made(params, tmp_path / "corpus")
+    stored, passages = prepared.corpus.questions("train"), prepared.corpus.passages()
+    assert stored.ids == ["of A", "of ", "long"]
+    assert [[passages.text.row(row)["document"] for row in stored.gold[n]] for n in range(3)] == [["A"], [], []]
+    assert stored.tokens[2][0] == special_ids(prepared.tokenizer).mask
+    assert len(stored.tokens[2]) == params.corpus.sentence_length - 2
 
 
 def test_the_key_depends_on_content_and_format_not_on_the_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,7 @@ class DocumentReaderTask(ModelsTask):
         chosen = self._order.take(step * self._batch_size, self._batch_size).tolist()
         examples = [self._examples[index] for index in chosen]
         corpus, device = self._params.corpus, self._reader.words.weight.device
-        queries = [self._questions.tokens[example.question][: corpus.sentence_length - 2] for example in examples]
+        queries = [self._questions.tokens[example.question] for example in examples]
         bodies = [self._passages.bodies[example.row] for example in examples]
         batch = join(queries, bodies, self._special, corpus.sentence_length + corpus.passage_length).to(device)
         self._reader.train()

@@ -46,7 +46,7 @@ def test_only_what_the_reader_sees_of_a_long_passage_is_an_example() -> None:
     seen = [*[LAST] * (READ - 2), 20, 8]
     assert found([20], [8], [seen, [LAST, *seen]], [], READ) == [Example(0, 0, READ - 1, READ - 1)]
     world = World(32, 1)  # the longest question leaves room for the last wordpiece seen
-    world.questions.tokens = [np.full(100, 20)] * 32
+    world.questions.tokens = [np.full(tiny_params().corpus.sentence_length - 2, 20)] * 32
     world.passages.bodies = ragged([[*seen, LAST]] * 32)
     world.examples = [Example(row, row, READ - 1, READ - 1) for row in range(32)]
     assert np.isfinite(make_task(world)[0].train_step(0)["loss"])
