@@ -196,7 +196,7 @@ class DenseRetriever(SpanReader):
         sentences = context.sentences("cloze_test")
         results: dict[str, Any] = {"cloze_sentences": 0}
         examples: list[dict[str, Any]] = []
-        if not len(sentences):
+        if not len(sentences.rows_with_spans()):
             return results, examples
 
         def measured(system: DenseRetriever) -> ClozeResult:

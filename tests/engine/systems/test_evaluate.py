@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from realm_lab.cli import main
@@ -19,6 +20,7 @@ from realm_lab.engine.retrieval.index import Embedded
 from realm_lab.engine.systems.asked import AskedQuestions
 from realm_lab.engine.systems.context import Context
 from realm_lab.engine.systems.identity import plan_run
+from realm_lab.engine.systems.reading import DenseRetriever
 from realm_lab.engine.systems.registry import system_of
 from realm_lab.engine.systems.stages.pretrain import development_metrics
 from realm_lab.errors import UserError
@@ -165,6 +167,16 @@ def test_a_text_has_three_scores_an_expression_one_and_an_answer_from_nowhere_tw
     assert [(problem.question, problem.pattern) for problem in patterns.problems] == [("q1", "(")]
 
 
+class Spanless:
+    """Held-out sentences without a span, as `pretrain.recurring_spans` may leave them."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def rows_with_spans(self) -> np.ndarray:
+        return np.empty(0, np.int64)
+
+
 def test_test_questions_never_stand_in_for_development_questions() -> None:
     splits: list[str] = []
 
@@ -179,7 +191,10 @@ def test_test_questions_never_stand_in_for_development_questions() -> None:
         return NoQuestions()
 
     corpus = SimpleNamespace(questions=questions)
-    context: Any = SimpleNamespace(corpus=corpus, sentences=lambda name: [], params=tiny.params(), question_tokens=list)
+    parts: dict[str, Any] = {"corpus": corpus, "sentences": lambda name: Spanless(), "question_tokens": list}
+    context: Any = SimpleNamespace(params=tiny.params(), **parts)
     retriever: Any = None
     assert development_metrics(context, retriever)(retriever) == {}  # no curve of recall
     assert splits == ["dev"]
+    end: Any = SimpleNamespace(context=context)
+    assert DenseRetriever.measure(end) == ({"cloze_sentences": 0}, [])

@@ -115,7 +115,7 @@ def development_metrics(context: Context, reader: AnyReader) -> Evaluation:
 
     def measure(retriever: Retriever) -> dict[str, float]:
         values: dict[str, float] = {}
-        if len(cloze):
+        if len(cloze.rows_with_spans()):
             found = run_cloze(context.params, retriever, reader, cloze, context.special, count, context.asked)
             values |= cloze_metrics(found)
         if tokens:
