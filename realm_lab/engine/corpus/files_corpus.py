@@ -23,8 +23,8 @@ from realm_lab.engine.corpus.readers import (
     read_documents,
     read_questions,
 )
-from realm_lab.engine.corpus.readers.inputs import QRELS, is_picture, queries_of
-from realm_lab.engine.corpus.readers.registry import custom_formats
+from realm_lab.engine.corpus.readers.inputs import is_picture, queries_of
+from realm_lab.engine.corpus.readers.registry import custom_formats, has_judgements
 from realm_lab.engine.corpus.records import SPLITS, Document, Question, Split, document_of
 from realm_lab.engine.corpus.sources import SourceRequest
 from realm_lab.engine.corpus.text_source import TextSource
@@ -180,7 +180,7 @@ def _judgements(files: Files) -> Iterator[tuple[str, list[str]]]:
     """Yield (split and name, digests) of each file of judgements and its file of queries."""
     for split in SPLITS:
         for file in input_files(*getattr(files, f"questions_{split}"), split=split):
-            if QRELS in str(file.path) and find_reader(file.path).judged_at:
+            if has_judgements(file.path):
                 yield f"{split}: {file.given}", [digest_file(file.path), digest_file(queries_of(file.path))]
 
 

@@ -14,7 +14,7 @@ from realm_lab.engine.corpus.readers.inputs import InputFile, is_picture
 from realm_lab.engine.corpus.readers.parquet import parquet_head
 from realm_lab.engine.corpus.records import Document, Question, text_hash
 from realm_lab.engine.corpus.regex_answers import compile_pattern
-from realm_lab.engine.corpus.text_files import PARQUET, read_head
+from realm_lab.engine.corpus.text_files import HEAD_BYTES, PARQUET, open_bytes, read_head
 from realm_lab.errors import UserError
 from realm_lab.records.code import OURS, outside_digest
 from realm_lab.records.plugins import import_plugins
@@ -80,6 +80,16 @@ def find_reader(path: Path | str) -> Reader:
     if reader is None:
         raise UserError("format not recognised", f"known are {', '.join(sorted(READERS))}: see docs/data.md", path=path)
     return reader
+
+
+def has_judgements(path: Path) -> bool:
+    """True if the reader for a file is one of judgements. Of other files only the first bytes are read: `find_reader`
+    decodes a whole JSON object."""
+    import_plugins()
+    with open_bytes(path) as file:
+        head = file.read(HEAD_BYTES).decode("utf-8", errors="ignore").removeprefix("\ufeff")
+    may_be = any(reader.judged_at and reader.matches(path, head) for reader in READERS.values())
+    return may_be and find_reader(path).judged_at is not None
 
 
 def format_modules() -> set[str]:

@@ -9,8 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from realm_lab.engine.corpus.files_corpus import FilesCorpus
 from realm_lab.engine.corpus.readers import Dropped, digest_input, input_files, read_documents, read_questions
 from realm_lab.engine.corpus.records import SPLITS
+from realm_lab.engine.params.corpus import Corpus, Files
 from tests.factories.errors import refused
 
 
@@ -182,3 +184,7 @@ def test_judgements_are_known_by_their_columns(tmp_path: Path, qrels: str, queri
     (tmp_path / queries).write_text(text)
     [question] = read_questions(input_files(path))
     assert (question.id, question.question, question.judged) == ("q1", "who ?", (("d1", 1), ("d2", 0)))
+    corpus = Corpus(files=Files(questions_test=[str(path)]))
+    before = FilesCorpus.identity(corpus, None, 0)
+    (tmp_path / queries).write_text(text.replace("who", "where"))
+    assert FilesCorpus.identity(corpus, None, 0) != before
