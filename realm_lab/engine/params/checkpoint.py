@@ -5,6 +5,7 @@ The sizes of model.checkpoint are read from its config.json before anything runs
 
 from __future__ import annotations
 
+import functools
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -101,9 +102,11 @@ def local(value: Any) -> Any:
     return _fetched(value.removeprefix(HUB)) if isinstance(value, str) and value.startswith(HUB) else value
 
 
+@functools.cache
 def _fetched(name: str) -> str:
     repository, _, revision = name.partition("@")
-    return str(fetched(f"{HUB}{name}", repository, revision or None, tuple(HUB_FILES), hub_remedy(repository)))
+    given = f"{HUB}{name}", repository, revision or None, HUB_FILES, hub_remedy(repository)
+    return str(fetched(*given, "model", weight_files))
 
 
 def check_config(config: Mapping[str, Any], path: Path) -> None:

@@ -96,6 +96,11 @@ def test_a_model_of_the_hub_is_fetched_once(hub: http.server.ThreadingHTTPServer
     assert {path.name for path in Path(folder).iterdir()} == FILES.keys() - {"pytorch_model.bin"}
     again = loaded("hf://org/name", 1)  # no server there
     assert (again.stdout, "fetched" in again.stderr) == (first.stdout, False)
+    (Path(folder) / "model.safetensors").unlink()  # as if another program had fetched only the tokenizer
+    for listing in tmp_path.rglob("trees/*"):
+        listing.unlink()
+    assert loaded("hf://org/name", hub.server_port).stdout == first.stdout
+    assert (Path(folder) / "model.safetensors").is_file()
     wrong = loaded("hf://org/other", hub.server_port)
     assert wrong.stdout.startswith("UserError hf://org/other: "), wrong.stderr
     assert "hf download org/other --local-dir" in wrong.stdout

@@ -99,7 +99,11 @@ def test_a_file_and_a_folder_are_fetched_once_and_counted(port: int, tmp_path: P
     kept = {path.name for path in tmp_path.rglob("snapshots/*/**/*") if not path.is_dir()}
     assert kept == {"train-00000-of-00002.parquet", "train-00001-of-00002.parquet", "dev.jsonl"}
     again = counted(tmp_path, 1, *names)  # no server there
-    assert (again.stdout, "fetching" in again.stderr) == (first.stdout, False)
+    asks = not any(tmp_path.rglob("trees/*.json"))  # an old huggingface_hub writes no list to compare with
+    assert (again.stdout, "fetching" in again.stderr) == (first.stdout, asks)
+    for path in (*tmp_path.rglob("trees/*"), *tmp_path.rglob("train-00001*")):
+        path.unlink()  # as if another program had fetched one file
+    assert counted(tmp_path, port, *names).stdout == first.stdout
     other = counted(tmp_path, port, "hf-dataset://org/name@refs/convert/parquet/de/")  # more of the same data set
     assert json.loads(other.stdout)[0]["counts"]["documents"] == 1, other.stderr
 
