@@ -460,6 +460,13 @@ class Params(Section):
                 "corpus.files.knowledge",
                 "corpus.source",
             )
+        recurring = any(phase.pretrain.recurring_spans for phase in self.phases().values())
+        if recurring and self.corpus.pretrain_corpus == "separate":
+            yield Contradiction(
+                "pretrain.recurring_spans: no span recurs if corpus.pretrain_corpus is separate; set it to same",
+                "pretrain.recurring_spans",
+                "corpus.pretrain_corpus",
+            )
         backends = {phase.pretrain.search.backend.name for phase in self.phases().values()}
         if self.launch.spread_index and backends != {"exact"}:
             yield Contradiction(

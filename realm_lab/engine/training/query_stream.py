@@ -30,7 +30,8 @@ class QueryStream:
         self._asked = asked_form(settings, vocabulary)
         self._rows = sentences.rows_with_spans()
         if not len(self._rows):
-            raise UserError("no sentence of the pre-training corpus has a salient span", "check corpus.tagger")
+            remedy = "check corpus.tagger and pretrain.recurring_spans"
+            raise UserError("no sentence of the pre-training corpus has a salient span", remedy)
         self._order = EpochOrder(len(self._rows), seed, "pretrain-sentences")
 
     def __len__(self) -> int:

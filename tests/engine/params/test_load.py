@@ -136,6 +136,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"finetune.objective": "gated"}, "objective: gated", "fine-tuning never reads"),
     ({"finetune.objective": "emdr2", "finetune.softmax": "joint"}, "objective: emdr2", "set softmax to factored"),
     ({"finetune.softmax": "selected"}, "softmax: selected leaves the query tower", "set train_query_tower to false"),
+    ({"pretrain.recurring_spans": [1, 20]}, "pretrain.recurring_spans: no span recurs", "set it to same"),
     ({"seeds": [1, 0, 1]}, "seeds: one is listed twice", "list each once"),
 ]
 

@@ -91,5 +91,5 @@ def test_the_query_tower_reads_a_question_and_the_reader_the_sentence(sentences:
 
 def test_a_corpus_without_salient_spans_is_refused(tmp_path: Path) -> None:
     without = stored(tmp_path, [[], [], []])
-    with pytest.raises(UserError, match=r"no sentence .* has a salient span; check corpus\.tagger"):
+    with pytest.raises(UserError, match=r"no sentence .* has a salient span; .*pretrain\.recurring_spans"):
         stream(without, masking="random_token")
