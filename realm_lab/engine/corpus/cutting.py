@@ -51,7 +51,8 @@ class PlacedSpans(NamedTuple):
 
     def columns(self) -> dict[str, object]:
         """Return the columns `spans` and `labels` of store.Sentences."""
-        return {"spans": self.spans, "labels": LABEL_SEPARATOR.join(self.labels)}
+        labels = [label.replace(LABEL_SEPARATOR, " ") for label in self.labels]
+        return {"spans": self.spans, "labels": LABEL_SEPARATOR.join(labels)}
 
 
 class _RawSentence(NamedTuple):

@@ -48,7 +48,7 @@ def _with_spans(sentences: Sentences, kept: np.ndarray) -> Sentences:
     before = np.concatenate([[0], kept.cumsum()])  # spans kept before each span
     pairs = np.asarray(sentences.spans.values).reshape(-1, 2)[kept]
     labels: Sequence[str] = [
-        LABEL_SEPARATOR.join(np.array(sentences.labels(row) or [""] * (end - first))[kept[first:end]])
+        LABEL_SEPARATOR.join(itertools.compress(sentences.labels(row), kept[first:end]))
         for row, (first, end) in enumerate(itertools.pairwise(bounds))
     ]
     view = copy.copy(sentences)

@@ -258,14 +258,14 @@ class Sentences:
 
     def labels(self, row: int) -> tuple[str, ...]:
         """The tagger's label of each salient span."""
-        return tuple(filter(None, self._text.row(row)["labels"].split(LABEL_SEPARATOR)))
+        return tuple(self._text.row(row)["labels"].split(LABEL_SEPARATOR)) if len(self.spans[row]) else ()
 
     def kind(self, row: int, positions: np.ndarray) -> str:
         """Return the kind of a query: the label of the first salient span with a wordpiece among the masked
         `positions`, or NO_KIND."""
         labels = self.labels(row)
         inside = ((first <= positions) & (positions < end) for first, end in self.salient_spans(row))
-        return next((label for label, masked in zip(labels, inside, strict=False) if masked.any()), NO_KIND)
+        return next((label for label, masked in zip(labels, inside, strict=False) if masked.any()), "") or NO_KIND
 
     def kinds(self) -> np.ndarray:
         """The label of the first salient span of each sentence, or NO_KIND, [sentences]; reads all labels."""

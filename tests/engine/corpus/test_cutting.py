@@ -122,12 +122,12 @@ def test_the_same_sentence_is_always_in_the_same_part(tokenizer: Tokenizer) -> N
 def test_given_spans_are_placed_in_their_sentences_and_no_tagger_adds_to_them(tokenizer: Tokenizer) -> None:
     text = "Ab abba ab bab ab ba. Ba Bab ab ab ab ab ab."
     assert [text[start:end] for start, end in split_sentences(text)] == [text[:21], text[22:]]
-    spans = (Span(3, 7, "x"), Span(15, 24, "across"), Span(25, 28, "y"))
+    spans = (Span(3, 7, "x"), Span(15, 24, "across"), Span(25, 28, "y\tz"))
     documents = [Document("given", "", text, "a", spans=spans), Document("none", "", text, "b", spans=())]
     cut = cutter_of(tokenizer, 40).cut([[document] for document in documents], "passages and sentences")
     rows = cut.sentences["sentences"].to_pylist()
     assert [row["text"] for row in rows] == 2 * [text[:21], text[22:]]
-    assert [row["labels"] for row in rows] == ["x", "y", "", ""]
+    assert [row["labels"] for row in rows] == ["x", "y z", "", ""]
     assert [plain_ids(tokenizer, "abba"), plain_ids(tokenizer, "Bab")] == [
         row["tokens"][slice(*row["spans"])] for row in rows[:2]
     ]

@@ -66,11 +66,13 @@ def test_a_document_that_is_one_passage_lends_it_its_id(tmp_path: Path) -> None:
 def test_rows_with_spans_and_their_labels(tmp_path: Path) -> None:
     spans: list[list[int]] = [[], [0, 1, 2, 4], [], [], [1, 2], [3, 5, 0, 1, 6, 7], []]
     rows = [{"tokens": [7] * 9, "spans": pairs, "origins": NO_ROW, "gold": NO_ROW, "labels": ""} for pairs in spans]
-    rows[1]["labels"] = "name\tdate"
+    rows[1]["labels"], rows[5]["labels"] = "name\tdate", "\tname\tdate"
     sentences = Sentences(write_part(tmp_path, Sentences.COLUMNS, rows), np.uint16)
     masks = ([3], [0], [2, 3], [0, 3], [1], [4])
     assert [sentences.kind(1, np.array(mask)) for mask in masks] == ["date", "name", "date", "name", "none", "none"]
     assert sentences.kind(0, np.array([0])) == "none"
+    assert sentences.labels(0) == ()
+    assert [sentences.kind(5, np.array([place])) for place in (3, 0, 6)] == ["none", "name", "date"]
     assert len(sentences) == 7
     assert sentences.rows_with_spans().tolist() == [1, 4, 5]
     assert sentences.salient_spans(0).shape == (0, 2)
