@@ -11,6 +11,7 @@ greedily, without overlap, so that 3 special tokens + title + body fit into corp
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -123,7 +124,8 @@ def cut_passages(
     over the limit. Text without any wordpieces is left out and counted.
     """
     budget = max_tokens - SPECIAL_TOKENS - title_tokens
-    for number, (first, last) in enumerate(pack_sentences(sentence_tokens, budget)):
+    numbers = itertools.count()
+    for first, last in pack_sentences(sentence_tokens, budget):
         tokens = sum(sentence_tokens[first:last])
         if tokens == 0:
             dropped[NOTHING_TO_ENCODE] += 1
@@ -133,7 +135,7 @@ def cut_passages(
             dropped[CUT_WORDPIECES] += tokens - budget
         body = document.text[sentences[first][0] : sentences[last - 1][1]]
         of_document = document.id, document.article, document.form
-        yield Passage(f"{document.id}/{number}", document.title, body, *of_document), first, last
+        yield Passage(f"{document.id}/{next(numbers)}", document.title, body, *of_document), first, last
 
 
 def _strip(text: str, start: int, end: int) -> tuple[int, int]:

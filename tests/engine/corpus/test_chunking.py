@@ -78,6 +78,9 @@ def test_a_sentence_over_the_limit_is_a_passage_of_its_own_and_what_is_cut_is_co
         ("d#0/3", "Eleven."),
     ]
     assert dropped == {chunking.TOO_LONG: 1, chunking.CUT_WORDPIECES: 2}
+    offsets = split_sentences(DOCUMENT.text)  # the second sentence is as if of invisible characters
+    kept = cut_passages(DOCUMENT, offsets, 2, [9, 0, 9, 1], 8, dropped)
+    assert [(passage.id, first) for passage, first, _ in kept] == [("d#0/0", 0), ("d#0/1", 2), ("d#0/2", 3)]
     within: Counter[str] = Counter()  # 3 special tokens and 2 of the title leave 5 of 10
     assert [passage.body for passage in cut(DOCUMENT, 10, within)] == [
         "One two three.  Four five.", "Six seven eight nine ten.", "Eleven.",
