@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from realm_lab.contrib.causal import files
-from realm_lab.engine.params.frozen import CAUSAL, FROZEN_MODELS, FrozenModel
+from realm_lab.engine.params.frozen import CAUSAL, FROZEN_MODELS
 
 if TYPE_CHECKING:
     from realm_lab.contrib.causal.likelihoods import CausalReader
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @FROZEN_MODELS.register(CAUSAL)
-class Causal(FrozenModel):
+class Causal:
     """A causal language model on the disk."""
 
     check = staticmethod(files.check)

@@ -20,7 +20,6 @@ from torch import Tensor
 from realm_lab.engine.corpus.answers import holds_answer, normalise_answer
 from realm_lab.engine.corpus.chunking import split_sentences
 from realm_lab.engine.corpus.records import Question
-from realm_lab.engine.corpus.store import Passages
 from realm_lab.engine.corpus.vocabulary import SpecialIds, encode_around_blanks, encode_batch_plain
 from realm_lab.engine.evaluation.open_qa import exact_match
 from realm_lab.engine.evaluation.utility import SENTENCES_AT_ONCE
@@ -150,28 +149,17 @@ def _read(
     log_prior_K: Tensor,
 ) -> ClozeReading:
     if isinstance(reader, FrozenReader):
+        log_prior_K = log_prior_K.cpu()
         log_reader_K, likeliest_K = reader.read_text(item.text, item.span, rows)
         is_exact = bool(likeliest_K[1 + int(log_prior_K[1:].argmax()) if len(rows) > 1 else 0])
         prediction = item.answers[0] if is_exact else ""
-        return _reading(reader.passages, item, rows, log_prior_K.cpu(), log_reader_K, prediction, is_exact)
-    log_words_KMV = reader.word_log_probs(item.tokens, item.positions, rows)
-    log_reader_K = filling_log_probs(log_words_KMV, torch.from_numpy(item.targets))
-    words, _ = best_filling(log_prior_K, log_words_KMV)
-    prediction = tokenizer.decode(words).strip()
-    is_exact = exact_match(prediction, item.answers) or (words == item.targets.tolist() and unknown not in words)
-    return _reading(reader.passages, item, rows, log_prior_K, log_reader_K, prediction, is_exact)
-
-
-def _reading(
-    passages: Passages,
-    item: ClozeItem,
-    rows: list[int],
-    log_prior_K: Tensor,
-    log_reader_K: Tensor,
-    prediction: str,
-    is_exact: bool,
-) -> ClozeReading:
-    texts = [passages.text.row(row) for row in rows if row >= 0]
+    else:
+        log_words_KMV = reader.word_log_probs(item.tokens, item.positions, rows)
+        log_reader_K = filling_log_probs(log_words_KMV, torch.from_numpy(item.targets))
+        words, _ = best_filling(log_prior_K, log_words_KMV)
+        prediction = tokenizer.decode(words).strip()
+        is_exact = exact_match(prediction, item.answers) or (words == item.targets.tolist() and unknown not in words)
+    texts = [reader.passages.text.row(row) for row in rows if row >= 0]
     order = np.argsort(-log_prior_K.cpu().numpy(), kind="stable")
     return ClozeReading(
         item.id,
@@ -181,7 +169,7 @@ def _reading(
         float(log_reader_K[rows.index(NULL)]),
         len(item.targets),
         any(holds_answer(normalise_answer(text["body"]), item.answers) for text in texts),
-        [passages.id_of(rows[position]) for position in order if rows[position] >= 0],
+        [reader.passages.id_of(rows[position]) for position in order if rows[position] >= 0],
         any(text["document"] in item.evidence for text in texts) if item.evidence else None,
     )
 
