@@ -92,7 +92,7 @@ def _checked(chosen: Plugin[Callable[..., Tensor]]) -> Objective:
         if shape != log_prior_BK.shape[:1]:
             given = type(value_B).__name__ if shape is None else f"the shape {tuple(shape)}"
             where = f"parameter '{chosen.parameter}': '{chosen.name}'"
-            raise UserError(f"{where} returned {given}; return a tensor [{len(log_prior_BK)}], a number an example")
+            raise UserError(f"{where} returned {given}; return a tensor [{len(log_prior_BK)}], one number per example")
         return value_B
 
     return checked

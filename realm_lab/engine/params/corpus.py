@@ -73,8 +73,7 @@ class Corpus(Section):
     def contradictions(self) -> Iterator[Contradiction]:
         if self.tagger.name == "exact" and self.source.name == "files":
             yield Contradiction(
-                "tagger: exact spans exist only in the toy world; "
-                "also set corpus.tagger to rule, or start from preset real",
+                "tagger: exact finds no spans in files; also set corpus.tagger to rule, or start from preset real",
                 "tagger",
                 "source",
             )

@@ -297,7 +297,7 @@ def _check_names(section: Mapping[str, Any], above: str = "") -> None:
             raise unknown_parameter(key)
         if "." in name:
             lines = " ".join(f"{part}:" for part in name.split("."))
-            problem = f"'{cut(name)}' has to be nested, a section a line: {lines} VALUE"
+            problem = f"'{cut(name)}' has to be nested, one section per line: {lines} VALUE"
             raise UserError(problem, parameter=key, value=key)
         if isinstance(value, dict) and is_section(key):
             _check_names(value, f"{key}.")

@@ -219,7 +219,7 @@ class Pretrain(Section):
     def contradictions(self) -> Iterator[Contradiction]:
         if self.null_document != "off" and self.candidates < 2:
             yield Contradiction(
-                "candidates: 1 leaves room for the null document alone; raise it, or set that to off",
+                "candidates: 1 leaves room for the null document alone; raise it, or set null_document to off",
                 "candidates",
                 "null_document",
             )
