@@ -24,6 +24,7 @@ ALL_STEPS = (
     "search_query",
     "causal_checkpoint",
     "reward",
+    "recurring_spans",
     "watch",
     "changes",
 )

@@ -214,7 +214,7 @@ class Pretrain(Section):
     changes: dict[Positive, Options] = {}
     """Changes during pre-training: `{150: {masking: random_token, refresh.policy: never}}` has random masks and no
     refresh after the first 150 steps. Names are parameters of `pretrain`. Steps, batch size, initial models and
-    readers, the towers that are trained, and `search_query` cannot change."""
+    readers, the towers that are trained, `search_query`, `reward` and `recurring_spans` cannot change."""
 
     def contradictions(self) -> Iterator[Contradiction]:
         if self.null_document != "off" and self.candidates < 2:
@@ -460,8 +460,7 @@ class Params(Section):
                 "corpus.files.knowledge",
                 "corpus.source",
             )
-        recurring = any(phase.pretrain.recurring_spans for phase in self.phases().values())
-        if recurring and self.corpus.pretrain_corpus == "separate":
+        if self.pretrain.recurring_spans and self.corpus.pretrain_corpus == "separate":
             yield Contradiction(
                 "pretrain.recurring_spans: no span recurs if corpus.pretrain_corpus is separate; set it to same",
                 "pretrain.recurring_spans",

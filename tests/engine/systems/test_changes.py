@@ -152,6 +152,7 @@ def test_later_stages_read_the_last_settings(tmp_path: Path, system: str) -> Non
     [
         {5: {"batch_size": 3}},
         {5: {"train_query_tower": False}},
+        {5: {"recurring_spans": [1, 3]}},
         {5: {"maskin": "random_token"}},
         {5: {"model.dropout": 0.5}},
         {5: {"candidates": 1}},  # contradicts the null document
