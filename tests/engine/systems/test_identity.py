@@ -95,7 +95,8 @@ def keys(params: Params, system: str = "realm", seed: int = 0) -> dict[str, str]
 
 @pytest.mark.parametrize("name", MATTERING)
 def test_every_parameter_that_matters_changes_the_keys_from_its_stage_on(name: str) -> None:
-    before, after = keys(BASE), keys(load(TINY, {name: MATTERING[name]}))
+    base = {"corpus.pretrain_corpus": "same"} if name == "pretrain.recurring_spans" else {}
+    before, after = keys(load(TINY, base)), keys(load(TINY, base | {name: MATTERING[name]}))
     first = ORDER.index(FIRST_FELT.get(name) or FIRST_FELT[name.split(".")[0]])
     assert [stage for stage in ORDER if before[stage] == after[stage]] == list(ORDER[:first])
 

@@ -176,7 +176,7 @@ def test_every_evaluation_is_looked_at() -> None:
     task: Any = SimpleNamespace(
         retriever=SimpleNamespace(searching_exactly=lambda: fresh),
         reader=None,
-        _evaluation=lambda retriever, reader: next(found),
+        _evaluation=lambda retriever: next(found),
         _index=SimpleNamespace(measure=lambda retriever: {"index_overlap": 1.0}, fresh=lambda step: None),
         _watch=CollapseWatch(500, 8),
         _at_end=None,
