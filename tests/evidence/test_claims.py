@@ -441,7 +441,11 @@ LIES = [
     (README, r"eight fresh seeds, as declared", "eight fresh seeds, as nobody declared"),
     (README, r"The retriever carries the gain", "The reader carries the gain"),
     (README, r"Nothing has run at the paper's scale, nor", "Everything has run at the paper's scale, and"),
-    (FINDINGS, r"The language model adds nothing to this (.*) can show", "The language model brings all of this"),
+    (
+        FINDINGS,
+        r"without a reader, makes no significant difference",
+        "without a reader, makes a significant difference",
+    ),
     (FINDINGS, r"\| Another one than Z \|", "| Z itself |"),
     (FINDINGS, r"Not declared,\s+p uncorrected", "Declared, p corrected"),
     (FINDINGS, r"stale query tower \| p \| current query tower", "current query tower | p | stale query tower"),
