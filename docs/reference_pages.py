@@ -18,8 +18,11 @@ from docs.parameters_page import PAGE, render_reference
 from realm_lab.cli.examples import examples
 from realm_lab.cli.parser import ALIASES, build_parser
 from realm_lab.engine.corpus.sources import CORPUS_SOURCES
+from realm_lab.engine.params.load import flatten
+from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.params.params_yaml import renewed_params_yaml
-from realm_lab.records.files import write_text
+from realm_lab.records.defaults import DEFAULTS
+from realm_lab.records.files import write_json, write_text
 from realm_lab.records.metrics import BUILT_IN, BY_KIND, CURVES, METRICS, Metric
 from realm_lab.records.yaml_file import parse_yaml
 
@@ -207,6 +210,7 @@ def write(root: Path) -> None:
     file = root / "params.yaml"
     write_text(file, renewed_params_yaml(file.read_text(encoding="utf-8") if file.exists() else ""))
     write_text(root / PAGE, render_reference(options_of_sources()))
+    write_json(root / "realm_lab" / "records" / DEFAULTS.name, flatten(Params()))
     write_text(root / "docs" / "cli.md", render_cli())
     write_text(root / "docs" / "metrics.md", render_metrics())
     write_text(root / "docs" / "llms.txt", render_llms(root))

@@ -14,9 +14,11 @@ from docs.reference_pages import options_of_sources, render_cli, render_llms, re
 from realm_lab import __all__ as public
 from realm_lab.cli import build_parser, main
 from realm_lab.engine.models.objectives import OBJECTIVES
-from realm_lab.engine.params.load import is_section, parameter_fields
+from realm_lab.engine.params.load import flatten, is_section, parameter_fields
+from realm_lab.engine.params.parameters import Params
 from realm_lab.engine.params.params_yaml import renewed_params_yaml
 from realm_lab.engine.retrieval.candidate_sources import CANDIDATE_SOURCES
+from realm_lab.records.defaults import defaults
 from realm_lab.records.plugins import Plugin, import_plugins
 
 
@@ -25,6 +27,7 @@ def test_the_pages_are_up_to_date(repository: Path) -> None:
     assert (repository / "docs" / "metrics.md").read_text(encoding="utf-8") == render_metrics(), "run `make pages`"
     parameters = (repository / "docs" / "parameters.md").read_text(encoding="utf-8")
     assert parameters == render_reference(options_of_sources()), "run `make pages`"
+    assert defaults() == flatten(Params()), "run `make pages`"
     written = (repository / "params.yaml").read_text(encoding="utf-8")
     assert written == renewed_params_yaml(written), "run `make pages`"
     fields = parameter_fields().items()

@@ -8,6 +8,7 @@ from typing import Any
 
 from realm_lab.errors import UserError
 from realm_lab.evidence.report.frames import StudyFrames, relative
+from realm_lab.records.defaults import defaults
 from realm_lab.records.parameters import ROUNDING, flat, is_system_option, measuring, show
 from realm_lab.records.run import Run
 from realm_lab.records.yaml_file import parse_yaml
@@ -90,22 +91,20 @@ def rounding_notes(study: StudyFrames) -> Iterator[str]:
 
 
 def parameters_of(run: Run) -> dict[str, Any]:
-    """Return the parameters of a run's method by dotted name. Options of other systems, which older records have, are
-    left out."""
+    """Return the parameters of a run's method by dotted name. Parameters newer than the run have their defaults.
+    Options of other systems, which older records have, are left out."""
 
     def is_own(name: str) -> bool:
         system = name.partition(".")[2].rpartition(".")[0]
         return not is_system_option(name) or system == run.system or ":" in system
 
+    found = defaults() | flat(run.params)
     return {
-        name: value for name, value in flat(run.params).items()
+        name: value for name, value in found.items()
         if is_own(name) and name not in NO_METHOD and not name.startswith("launch.")
     }  # fmt: skip
 
 
 def differing_parameters(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> set[str]:
-    """Return the names of parameters that two runs differ in. A parameter that only one of them has is newer than the
-    other run and left out, unless it is an option of a plug-in or a system."""
-    both = ours.keys() & theirs.keys()
-    options = {key for key in ours.keys() ^ theirs.keys() if key.rpartition(".")[0] in both or is_system_option(key)}
-    return {key for key in both | options if ours.get(key) != theirs.get(key)}
+    """Return the names of parameters that two runs differ in."""
+    return {key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)}

@@ -41,6 +41,12 @@ def _run(root: Path, study: StudyRecord, seeds: tuple[int, ...], change: Callabl
         edit(run_json(root / "runs", study, "no_null", seed), change)
 
 
+def _older_baseline(root: Path, study: StudyRecord, name: str, value: Any) -> None:
+    """Make the baseline older than a parameter, and give a cell another value of this parameter."""
+    edit(run_json(root / "runs", study, "realm", 1), lambda f: f["params"]["pretrain"].pop(name))
+    _run(root, study, (1,), lambda f: f["params"]["pretrain"].update({name: value}))
+
+
 def _launch(root: Path, study: StudyRecord, name: str) -> None:
     _env(root, study, launch={name: 4})
     _env(root, study, "realm", launch={name: 8})
@@ -50,11 +56,10 @@ def _launch(root: Path, study: StudyRecord, name: str) -> None:
     ("spoil", "message"),
     [
         (lambda r, s: None, None),
-        # a parameter that an older record lacks and options of other systems do not count
+        # a parameter that an older record lacks has its default; options of other systems do not count
         (lambda r, s: _run(r, s, (1,), lambda f: f["params"]["pretrain"].pop("mask_rate")), None),
-        (lambda r, s: _run(r, s, (1,), lambda f: f["params"]["pretrain"].update(
-            masking={"name": f["params"]["pretrain"]["masking"], "share": 0.3})),
-         "no_null also differs from the baseline in pretrain.masking.share."),
+        (lambda r, s: _older_baseline(r, s, "mask_rate", 0.9),
+         "no_null also differs from the baseline in pretrain.mask_rate."),
         (lambda r, s: _run(r, s, (1,), lambda f: f["params"].update(system_options={"dpr": {"steps": 5}})), None),
         (lambda r, s: _run(r, s, (1,), lambda f: f["params"].update(system_options={"realm": {"steps": 5}})),
          "no_null also differs from the baseline in system_options."),
@@ -142,4 +147,5 @@ def test_parameters_that_are_gone_stay_readable() -> None:
     assert found["pretrain.over_retrieve"] == 9
     assert found["model.projection_norm"] is True
     assert found["pretrain.steps"] == 5
+    assert found["model.projection"] == "drawn"
     assert differing_parameters(found, found | {"pretrain.over_retrieve": 0}) == {"pretrain.over_retrieve"}
