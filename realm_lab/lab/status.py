@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -211,7 +212,11 @@ def table_of(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 def show_studies(root: Path, *, as_json: bool) -> None:
     """Print all studies: those that were swept, then the files of those that were not."""
     studies: list[dict[str, Any]] = []
-    known, jobs = studies_of(root), jobs_of_stages(root)
+    known, jobs = studies_of(root), dict[str, StageState]()
+    try:
+        jobs |= jobs_of_stages(root)
+    except UserError as error:  # a broken record of jobs must not hide the studies
+        print(error, file=sys.stderr)
     for name in known.names():
         try:
             counts, question = study_status(name, root, jobs)["counts"], known.read(name).question

@@ -294,6 +294,8 @@ class Sweep:
             if stopped and needed <= {*UNFINISHED, "COMPLETE"} and self._submissions[name] < MOST_SUBMISSIONS:
                 again[name] = task
         tasks = self._submit_free([*again.values()])[0] if again else []
+        for name in again.keys() - {task.name for task in tasks}:
+            del self._tasks[name]  # another study has submitted it, and `_taken_over` waits for that
         if tasks:
             self._submissions.update(task.name for task in tasks)
             say(f"submitted again: {', '.join(task.title for task in tasks)}")

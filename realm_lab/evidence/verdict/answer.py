@@ -80,7 +80,7 @@ class CellAnswer(NamedTuple):
 
     cell: str
     values: dict[Any, float]  # by pair
-    missing: tuple[Any, ...]  # pairs whose run is absent, has no finite value, or did not finish
+    missing: tuple[Any, ...]  # pairs whose run has no finite value, or did not finish
     unpaired: tuple[Any, ...]  # pairs that the baseline lacks
     stopped: dict[Any, float]  # pair -> last step of a run that ended before the last step of all runs
     finding: Finding | None = None
@@ -328,8 +328,7 @@ def verdict(
                 gap = Gap.NO_VALUE
             elif name != baseline and finding is None:
                 gap = Gap.CANNOT_BE_PAIRED
-            wanted = table[name].keys() | (base.keys() if finding else ())
-            missing = tuple(sorted(pair for pair in wanted if table[name].get(pair) is None))
+            missing = tuple(sorted(pair for pair, value in table[name].items() if value is None))
             unpaired = tuple(sorted(values.keys() - base.keys()))
             stopped = {pair: step for pair, step in steps[name].items() if last is not None and step < last}
             made.append(CellAnswer(name, values, missing, unpaired, stopped, finding, gap))

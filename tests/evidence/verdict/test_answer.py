@@ -71,7 +71,6 @@ def test_what_cannot_be_paired_is_named() -> None:
     assert (failed.gap, failed.missing) == (Gap.NO_VALUE, (0, 1))
     assert (unpaired.gap, unpaired.finding) == (Gap.CANNOT_BE_PAIRED, None)
     assert (more.finding and more.finding.seeds, more.unpaired) == (4, (8, 9, 10, 11))
-    assert more.missing == (0, 1, 2, 3), "a run that left no row may have failed"
     json.dumps(answer.as_json(), allow_nan=False)
     assert all(cell.cell in answer.markdown() for cell in answer.metrics[0].cells)
 

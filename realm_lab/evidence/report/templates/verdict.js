@@ -757,7 +757,7 @@ function verdict(table, choices) {
     return {
       cell: name, values: [...mine.values()], finding,
       gap: !mine.size ? "no run has a value" : name !== baseline && !finding ? "cannot be paired" : null,
-      missing: [...new Set([...values.get(name).keys(), ...(finding ? base.keys() : [])])].filter((one) => !mine.has(one)).sort(byOrder),
+      missing: [...values.get(name)].filter(([, value]) => value === null).map(([one]) => one).sort(byOrder),
       unpaired: [...mine.keys()].filter((one) => !base.has(one)).sort(byOrder),
     };
   }) }));
