@@ -80,7 +80,8 @@ def write_tables(
     for section in sections.values():
         for own, (heading, rows) in section.tables.items():
             if rows:
-                key = _plain(own) if own not in made else f"{_plain(own)}_section"
+                key = _plain(own)
+                key += "_section" * (key in made)
                 made[key] = table(rows, f"{heading}, study {name}", f"{name}-{key}")
     for key, text in made.items():
         write_text(folder / "tables" / f"{key}.tex", text)
