@@ -256,8 +256,9 @@ class Launcher:
         return []
 
     def free(self, tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
-        """Return the tasks to submit, and a line for each task left out: a queue has it, or a process works on it.
-        Launchers of this machine submit all tasks, since `poll` looks for other processes."""
+        """Return the tasks to submit, and a line for each task left out: a queue has it, or a process works on it. With
+        a `detached` launcher, `sweep --follow` asks again until no task is left out. Launchers of this machine submit
+        all tasks, since `poll` looks for other processes."""
         return list(tasks), []
 
     def submit(self, tasks: Sequence[Task]) -> None:

@@ -145,8 +145,8 @@ def drive(
     more: Callable[[Mapping[str, StageState]], Sequence[Task]] = lambda states: (),
 ) -> dict[str, StageState]:
     """Poll the launcher until no task waits or runs; return the last states. Without `wait_for_others`, return also if
-    only tasks are left that wait for other processes. `more` gets the states after each poll, may submit
-    further tasks, and returns them."""
+    only tasks are left that wait for other processes. `more` gets the states after each poll, may submit further tasks,
+    and returns them."""
     before: dict[str, StageState] = {}
     progress = SweepProgress(tasks, root, say_failures=say_failures)
     with progress, progress.watching(launcher):

@@ -249,11 +249,16 @@ class Sweep:
                 return False
 
     def _taken_over(self) -> list[Task]:
-        """Wait for jobs of other studies that do stages of this study; submit and return the tasks that these leave."""
+        """Wait for jobs of other studies that do stages of this study, and print them; submit and return the tasks that
+        these leave."""
+        before: list[str] = []
         while True:
             tasks, others = self._submit_free(self._left())
             if tasks or not others:
                 return tasks
+            if others != before:
+                say(f"waits for others: {'; '.join(others)}")
+            before = others
             time.sleep(FOLLOW_SECONDS)
 
     def look_again(self, states: Mapping[str, StageState]) -> list[Task]:
@@ -295,7 +300,7 @@ class Sweep:
                 again[name] = task
         tasks = self._submit_free([*again.values()])[0] if again else []
         for name in again.keys() - {task.name for task in tasks}:
-            del self._tasks[name]  # another study has submitted it, and `_taken_over` waits for that
+            del self._tasks[name]  # others work on it, and `_taken_over` waits for them
         if tasks:
             self._submissions.update(task.name for task in tasks)
             say(f"submitted again: {', '.join(task.title for task in tasks)}")

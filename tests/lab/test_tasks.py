@@ -82,6 +82,11 @@ def test_a_preempted_task_is_submitted_again_and_a_cancelled_one_is_not(
     assert [[task.name for task in sweep.look_again(states)] for _ in range(3)] == [below, below, []]
     assert queue.submitted[1:] == [[pretrain.name], below, below, below]
 
+    monkeypatch.setattr("realm_lab.lab.sweep.MOST_SUBMISSIONS", 9)
+    monkeypatch.setattr(queue, "free", lambda tasks: ([], ["as a job of another study"]))
+    assert sweep.look_again(states) == []
+    assert not {*below} & sweep._tasks.keys(), "they are waited for as tasks of others"
+
 
 def test_to_follow_takes_over_what_jobs_of_other_studies_leave(
     planned: Callable[..., StudyPlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
