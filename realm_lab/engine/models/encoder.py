@@ -22,6 +22,7 @@ from torch.nn import functional
 from realm_lab.errors import UserError
 
 BLANK_VARIANCE = 0.01  # added to the variance of a patch (pixels 0 to 1), so that the noise of a blank one stays small
+MULTIPLE = 8  # of lengths in bfloat16 on a CPU, where oneDNN compiles each product anew for each new length
 MASKED = -1.0e4  # added to the logits of padding: exp underflows to 0, and no row turns into NaN
 
 
@@ -139,15 +140,18 @@ class Encoder(nn.Module):
         length = tokens_BL.shape[1]
         if length > self.shape.positions:
             raise UserError(f"a sequence of {length} wordpieces does not fit the encoder's {self.shape.positions}")
+        if torch.is_autocast_enabled("cpu"):
+            padding = 0, min(-length % MULTIPLE, self.shape.positions - length)
+            tokens_BL, types_BL, mask_BL = (functional.pad(part, padding) for part in (tokens_BL, types_BL, mask_BL))
         embedded = self.embed(tokens_BL) + self.type_embeddings(types_BL)
-        hidden = self.norm(embedded + self.position_embeddings.weight[:length])
+        hidden = self.norm(embedded + self.position_embeddings.weight[: tokens_BL.shape[1]])
         hidden = functional.dropout(hidden, self.shape.dropout, self.training)
         bias_B11L = (~mask_BL)[:, None, None, :].to(torch.float32) * MASKED
         *first, last = self.blocks
         for block in first:
             hidden = block(hidden, bias_B11L)
         final: Tensor = last(hidden, bias_B11L, at_BM)
-        return final
+        return final if at_BM is not None else final[:, :length]
 
 
 @contextmanager

@@ -95,6 +95,18 @@ def test_padding_changes_nothing(ours: Encoder, gradient: bool) -> None:
             torch.testing.assert_close(ours(*alone)[0], hidden_BLD[row, :length], atol=2e-6, rtol=0)
 
 
+@pytest.mark.parametrize(("length", "computed"), [(1, 8), (8, 8), (11, 16), (19, 20)])  # 20 positions at most
+def test_in_bfloat16_lengths_are_few_and_the_states_as_in_float32(ours: Encoder, length: int, computed: int) -> None:
+    tokens_BL, types_BL, mask_BL = (part[:, :length] for part in make_batch())
+    seen = list[int]()
+    handle = ours.blocks[0].register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[1]))
+    with torch.autocast("cpu", torch.bfloat16):
+        states_BLD = ours(tokens_BL, types_BL, mask_BL)
+    handle.remove()
+    assert seen == [computed]
+    assert (states_BLD - ours(tokens_BL, types_BL, mask_BL))[mask_BL].abs().max() < 0.05
+
+
 def test_too_long_a_sequence_is_refused(ours: Encoder) -> None:
     whole = torch.ones(1, 20, dtype=torch.int64)
     assert ours(whole, whole * 0, whole.bool()).shape == (1, 20, 24)
