@@ -161,7 +161,8 @@ docs: setup-dev  ## build the documentation into site/
 plots: setup-dev  ## draw the curves (dvc plots show) in a page that needs no network
 	@$(VENV)/bin/python docs/offline_plots.py
 
-pictures: setup-dev  ## take the pictures of docs/mlflow.md from the runs; STUDY=masking
+pictures: STUDY := default
+pictures: setup-dev  ## take the pictures of docs/mlflow.md from the runs of the default study
 	@$(VENV)/bin/python docs/mlflow_screenshots.py --study $(STUDY)
 
 recording: setup  ## record `realm-lab demo` and a question as the animated picture docs/demo.svg

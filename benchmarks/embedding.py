@@ -46,7 +46,7 @@ THEIRS = {
     "sentence-transformers, float32": ("float32", 32),
 }
 PLAIN_BATCH, PADDED_BATCH = 32, 128
-TARGETS = {PLAIN: 6.0, "sentence-transformers, bfloat16": 1.3}
+TARGETS = {PLAIN: 6.0, "sentence-transformers, bfloat16": 1.6}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -69,12 +69,12 @@ JSON_FIELDS = {
 EXIT_CODES = {
     "0": "done",
     "1": (
-        "a check failed (`claims`, `doctor`, `status --ledger`, `reproduce`, `verdict --gate`: worse), a run failed or "
-        "is not complete, or `mirror` could not show a run"
+        "a check failed (`claims`, `doctor`, `prepare --count`, `status --ledger`, `reproduce`, `verdict --gate`: "
+        "worse), a run failed or is not complete, or `mirror` could not show a run"
     ),
     "2": "an error; one line on stderr names file, line or parameter, and the remedy",
     "3": "`verdict --gate`: undecided",
     "70": "an unexpected error",
-    "130": "interrupted; the same command goes on",
+    "129, 130, 143": "stopped by SIGHUP, Ctrl-C or SIGTERM; the same command goes on",
     "141": "the reader of the output went away",
 }

@@ -198,7 +198,7 @@ def study_of(name, model, folder):
         return None
     path, model_path = Path("experiments") / f"{name}.yaml", EXPERIMENTS / f"{model}.yaml"
     settings = model_path.read_text(encoding="utf-8").split("\nquestion:", 1)[1]  # the lines before are about the news
-    text = f"# {model_path.name} on data/{name}; its first lines explain the cells.\nquestion:{settings}"
+    text = f"# {model_path.name} on data/{name}; its first lines explain the variants.\nquestion:{settings}"
     text = text.replace(f"data/{folder}/", f"data/{name}/")
     if path.exists() and path.read_text(encoding="utf-8") != text:
         raise UserError("another study", "choose another --name", path=path)
@@ -247,7 +247,8 @@ def main():
             asked_of = {"id": cloze["id"], "question": cloze["cloze"], "answer": [cloze["answer"]]}
             tests.append(asked_of | {"groups": [name], "evidence_ids": evidence})
     if not (tests and dev):
-        sys.exit("no span is in two items; choose texts that repeat their names, or cut them into paragraphs")
+        recurs = f"{RECURS[0]} to {RECURS[-1]}"
+        sys.exit(f"no span is in {recurs} other items; choose texts that repeat names, or cut them into paragraphs")
     write(folder / "questions_dev.jsonl", questions_of(dev, left))
     write(folder / "questions_test.jsonl", tests)
 

@@ -22,7 +22,7 @@ def asked(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             yield from ((f"{article['title']}#{number}", question) for question in paragraph["qas"])
 
 
-folder = Path(sys.argv[1])
+folder = Path(sys.argv[1] if len(sys.argv) == 2 else sys.exit("usage: xquad_questions.py FOLDER"))
 english = {
     question["id"]: [answer["text"] for answer in question["answers"]]
     for _, question in asked(folder / "xquad.en.json")

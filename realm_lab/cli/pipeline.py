@@ -69,7 +69,10 @@ def _run_prepare(options: argparse.Namespace) -> int | None:
         run_stage(options)
         return None
     from realm_lab.engine.corpus.readers import count_inputs
+    from realm_lab.engine.params.load import read_values
 
+    if (path := options.params or options.root / "params.yaml").exists():
+        read_values(path)  # imports its plug-ins, which may read further formats
     counted, code = [], 0
     for found in count_inputs(options.count):
         if isinstance(found, UserError):

@@ -22,7 +22,7 @@ def add_start(add: Add) -> None:
 
 def add_gc(add: Add) -> None:
     """Add `gc` to the command line."""
-    summary = "list runs, stages, embeddings and BM25 that no study or report needs; --yes deletes them"
+    summary = "list runs, stages, corpora and caches that no study or report needs; --yes deletes them"
     collect = add("tools", "gc", _run_gc, summary)
     collect.add_argument("--yes", action="store_true", help="delete what is listed")
     text = "also what only this study needs, with its record; may be repeated"

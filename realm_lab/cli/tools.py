@@ -22,7 +22,9 @@ def add_mirror(add: Add) -> None:
     add_params(mirror)
     text = "tracking store (default: MLFLOW_TRACKING_URI, else launch.tracking_uri, else mlflow.db next to the runs)"
     mirror.add_argument("--uri", metavar="URI", help=text)
-    mirror.add_argument("--follow", action="store_true", help="keep mirroring until all runs have finished")
+    mirror.add_argument(
+        "--follow", action="store_true", help="keep mirroring until each run is complete, failed or cancelled"
+    )
     text = "address of the MLflow server that will show the store, for the links (default: the store, if it is one)"
     mirror.add_argument("--address", metavar="URL", help=text)
     add_json(mirror)

@@ -196,7 +196,7 @@ def _claims_of(group: Any, place: Any) -> Iterator[Claim]:
         raise UserError("expected a group with `claims`", value=place)
     allowed = ("study", "source", "where", "claims")
     if unknown := next((key for key in group if key not in allowed), None):
-        raise UserError(f"no key '{unknown}'", suggestion(unknown, allowed), value=unknown)
+        raise UserError(f"unknown key '{unknown}'", suggestion(unknown, allowed), value=unknown)
     source = f"{group['source']}: {group.get('where', '')}" if "source" in group else ""
     if source and (group["source"] not in SOURCES or not group.get("where")):
         remedy = f"`source` is one of {', '.join(SOURCES)}, and `where` names the place"

@@ -1,7 +1,7 @@
 """`realm-lab demo`: copy a finished study of the package into runs/, and let its run answer a question.
 
-The study is demo.yaml in realm_lab/demo/, with the stages of its runs next to it. These stages lack only the files that
-name machine and user, such as env.json, and other studies can use them. `make demo-study` trains them again.
+The study is demo.yaml in realm_lab/demo/. Next to it are the stages of its runs except `prepare`, without files that
+name machine and user, such as env.json. Other studies can use these stages. `make demo-study` trains them again.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class LinkedReader(Bm25Passages, ABC):
 
     @cached_property
     def links(self) -> Links:
-        """Return the links of the knowledge corpus."""
+        """Links between the passages: titles that bodies name (links.py)."""
         words = wordpieces_by_id(self.context.tokenizer)
         continues = np.array([piece.startswith("##") for piece in words])
         return Links(self.passages, continues, self.context.special.unk)

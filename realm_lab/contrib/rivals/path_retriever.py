@@ -4,10 +4,10 @@ As in the released code: a question is encoded with each passage, the states are
 choice, a learned vector ends the path, and the two best candidates of a step stay for the next (models/linked.py).
 Simplified: links are titles that a passage names (links.py), not hyperlinks, at most LINKED per passage; paths
 start with passages of BM25, not of TF-IDF's articles; a path of the greatest length is scored with its end
-too; the encoder is initialised by the warm start's reader, with the learning rate of finetune.reader. The reader sees
-the passages of a path as one text, from the last to the first, and weighs paths by one softmax over the spans of all,
-the paths' log-probabilities added (`finetune.softmax: joint`), not by a head for "answerable". Without gold paths, a
-path is the gold passage or else the best of BM25 with the answer.
+too; the encoder is initialised by the warm start's reader, with the learning rate of finetune.reader. The reader sees a
+path as one text, its last passage first. Instead of a head for "answerable", one softmax over the spans of all paths,
+with each path's log-probability added to its logits (`finetune.softmax: joint`). Without gold paths, training takes the
+gold passage, else BM25's best with the answer.
 """
 
 from __future__ import annotations

@@ -186,8 +186,8 @@ def sum_over_ranks_(tensors: Sequence[Tensor]) -> None:
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     with exchange():
         if _Group.questions and not flat.is_cpu:
-            # A GPU would compute an answer only after the running exchange, which waits for the rank that asks.
-            # So wait on the CPU until all ranks are here, since then no rank asks.
+            # Deadlock: a GPU answers a question only after this all_reduce, which waits for the rank that asks.
+            # So meet on the CPU first: once all ranks are here, none asks.
             dist.all_reduce(torch.zeros(1))
         dist.all_reduce(flat)
     for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):

@@ -111,7 +111,7 @@ class TaggerFolder(Section):
     """Options of tagger `model` (contrib/tagger.py). The files of the folder are part of the key of a corpus."""
 
     folder: str
-    """A Hugging Face token-classification folder; docs/data.md describes how to make one."""
+    """A Hugging Face token-classification folder with safetensors."""
 
 
 TAGGERS: Kind[Callable[..., Tagger]] = Kind("tagger", "Class")

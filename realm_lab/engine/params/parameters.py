@@ -160,8 +160,8 @@ class Pretrain(Section):
     """k: documents read for each query, the null document included (Guu, section 4.3)."""
     candidate_source: ChoiceField = Choice("index")
     """Source of the passages that a training step considers: `index` (Guu, section 3.3), `batch`, `random`, `oracle`,
-    `empty`, `{name: mixed, index: 6, batch: 5}`, or custom code, `package.module:function`, with its options.
-    See docs/concepts.md."""
+    `empty`, `{name: mixed, index: 4, batch: 3}` (in all `candidates`, less the null document), or custom code,
+    `package.module:function`, with its options. See docs/concepts.md."""
     null_document: Literal["off", "encoded", "learned"] = "encoded"
     """The empty document among the candidates (Guu, section 3.4): encoded as [CLS][SEP][SEP] (code), a learned vector,
     or no such document (`off`)."""
@@ -367,9 +367,9 @@ class Launch(Section):
     device: str = "auto"
     """`auto` (a CUDA device if there is one), `cpu`, `cuda`, or the name of another torch device."""
     processes: Processes = 0
-    """Runs side by side; 0: one per core, or one on a GPU."""
+    """Runs side by side; 0: as many as there are cores, or GPUs, for their ranks."""
     threads: Processes = 0
-    """Cores per run; 0: an equal share of those that affinity, a container's quota and SLURM allow."""
+    """Cores per process; 0: an equal share of those that affinity, a container's quota and SLURM allow."""
     builder: str = "inline"
     """Process that embeds the passages of a refresh, with the same numbers: the trainer itself (`inline`), a second one
     on its machine (`process`), or one started by a command where the same files are, such as `srun --nodes=1`. A

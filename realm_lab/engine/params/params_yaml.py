@@ -29,8 +29,9 @@ LONGEST_COMMENT = 120
 LONGEST_VALUE = 24  # of a preset's value in a comment
 FILE_HEAD = """\
 # The parameters of realm_lab that are often changed. Choose a preset in the line below; an empty value means: as in the
-# preset. A comment has the values of the presets toy · smoke · real · paper, or the one of all, and the meaning. Add a
-# line for any other parameter of docs/parameters.md. (`make pages` renews this file and keeps what you fill in.)
+# preset. A comment has the values of the presets toy · smoke · real · paper, or one value if they agree, and the
+# meaning. Add a line for any other parameter of docs/parameters.md. (`make pages` renews this file and keeps what you
+# fill in.)
 """
 # Parameters that are seldom changed: params.yaml has lines only for those that have a value in it.
 SELDOM = frozenset(

@@ -181,8 +181,8 @@ class IndexSearch(Section):
     inverted lists (`{name: ivf_flat, nlist: 64, nprobe: 4}`), such lists with product quantisation (`ivf_pq`: `nlist`,
     `nprobe`, `M`, `nbits`), a graph (`hnsw`: `M`, `efConstruction`, `efSearch`), or 8-bit numbers (`sq8`). Each FAISS
     index has the option `overfetch`, the number of passages taken from it per requested one. Defaults: nlist 4
-    sqrt(passages), nprobe a sixteenth of nlist. The index is built again whenever a vector has changed, and the
-    passages that it finds are scored by the true inner products. Its recall@8 against exact search
+    sqrt(passages), at most passages/39; nprobe nlist/16, at least 8. The index is built again whenever a vector has
+    changed, and the passages that it finds are scored by the true inner products. Its recall@8 against exact search
     (search_recall_at_8) is measured with 256 vectors of passages, plus noise of half their spread."""
 
 
@@ -194,7 +194,7 @@ class Refresh(Section):
     `{name: drift, overlap: 0.8}`: a check every `interval_steps`, and a refresh when the index finds a smaller share of
     the fresh top k of fixed queries, by an upper estimate on a sample of passages. `{name: map, sample: 0.02, kind:
     orthogonal, every_steps: 5}`: the index is rebuilt every `interval_steps`; between rebuilds, a map of queries into
-    it is fitted on a sample every `every_steps`."""
+    it is fitted on a sample every `every_steps`, which must be below `interval_steps`."""
     interval_steps: Positive = 500
     """Steps between two refreshes (Guu, section 4.5: about 500); for policy drift, between two checks."""
     delay_steps: NonNegative = 0

@@ -91,7 +91,7 @@ class SpanReader(PassageSystem):
         return [self.models.reader]
 
     def readable(self, questions: Sequence[str], k: int) -> tuple[Passages, Retrieved]:
-        """Return the texts that can be read, here the passages, and the best k of them for each question."""
+        """Return the texts to read (passages; subclasses may join them) and the best k for each question."""
         return self.passages, self.retrieve(questions, k)
 
     def answer(

@@ -57,7 +57,7 @@ class PretrainTask:
         special: SpecialIds,
         vocabulary: Sequence[str],  # the wordpiece of each token id
         evaluation: Evaluation,
-        probe: Callable[[], dict[str, float]] | None = None,  # of the reader that measures, also if a reward trains
+        probe: Callable[[], dict[str, float]] | None = None,  # measures the run's reader; `reader` may be a reward
         builder: ProcessBuilder | None = None,
         at_end: Callable[[], Matrix] | None = None,  # embeds the passages with the final weights, into the store
         null_from: int | None = None,  # the step at which this task's null document replaces the previous task's

@@ -31,8 +31,7 @@ from realm_lab.engine.retrieval.staleness import drift
 
 READER_SENTENCES = 32
 PROBES = ("gold", "same_article", "random")
-# `StalenessProbe.sampled` embeds this many random passages, and for each query the best of the index: DEPTH times as
-# many as are read.
+# `StalenessProbe.sampled` embeds SAMPLED_PASSAGES random passages, and the index's best DEPTH * K for each query.
 SAMPLED_PASSAGES = 128
 DEPTH = 2
 

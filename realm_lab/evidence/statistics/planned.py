@@ -137,7 +137,7 @@ class _Family:
 
 
 def _statistics(deltas: np.ndarray, flips: np.ndarray) -> np.ndarray:
-    """Return `step_down_max_t`'s statistics [studies, signs] of one test's deltas [studies, seeds]."""
+    """Return |deltas @ flips| / |deltas| of one test, [studies, signs]: paired.step_down_max_t's."""
     lengths = np.linalg.norm(deltas, axis=1, keepdims=True)
     found: np.ndarray = np.abs(deltas / np.where(lengths, lengths, 1.0) @ flips.T)
     return found

@@ -98,7 +98,7 @@ class DocumentReaderTask(ModelsTask):
         special: SpecialIds,
     ):
         if not examples:
-            raise UserError("no training question has a passage with its answer; name questions in corpus.files")
+            raise UserError("no passage answers training questions; name others in corpus.files.questions_train")
         self.seed, self.total_steps, self._batch_size = seed, steps, batch_size
         self._params, self._reader, self._special = params, reader, special
         self._examples, self._questions, self._passages = examples, questions, passages

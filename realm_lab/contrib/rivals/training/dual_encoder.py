@@ -149,7 +149,7 @@ def train_towers(context: Context, run: StageRun) -> None:
     found_QK = context.bm25.with_options(options).search(questions.texts, DEPTH).rows_QK
     labelled = label(questions, answers, passages, found_QK)
     if not len(labelled.questions):
-        raise UserError("no training question has a passage with its answer; name questions in corpus.files")
+        raise UserError("no passage answers training questions; name others in corpus.files.questions_train")
     reader = context.load_reader("warm_start").to(context.device)
     embedder = context.load_embedder("warm_start")[0].to(context.device)
     embedder.set_learned_null(False)

@@ -89,7 +89,7 @@ def train_retriever(context: Context, run: StageRun) -> None:
     assert isinstance(system, LinkedReader)
     examples = system.examples(questions)
     if not examples:
-        raise UserError("no training question has a passage with its answer; name questions in corpus.files")
+        raise UserError("no passage answers training questions; name others in corpus.files.questions_train")
     model = system.initial_model()
     compile_encoders(params, model.encoder)
     encoder = system.pair_encoder(model)

@@ -42,7 +42,7 @@ class Member(NamedTuple):
 
 
 class Side(NamedTuple):
-    """Findings of one kind. Findings with too few seeds also have the same direction and number of seeds."""
+    """Findings of one kind; those with too few seeds also agree in direction and number of seeds."""
 
     kind: Kind
     direction: Kind | None  # that all seeds agree on

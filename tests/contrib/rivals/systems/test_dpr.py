@@ -94,5 +94,5 @@ def test_without_any_passage_with_an_answer_it_says_so(whole: Whole, monkeypatch
         gold=[np.empty(0, np.int64)] * len(questions), judged=questions.judged, relevance=questions.relevance,
     )  # fmt: skip
     monkeypatch.setattr(context.corpus, "questions", lambda split: none)
-    with pytest.raises(UserError, match="no training question has a passage with its answer"):
+    with pytest.raises(UserError, match="no passage answers training questions"):
         dual_encoder.train_towers(context, context.stage("dpr"))
