@@ -71,7 +71,7 @@ def tagger_digest(name: Path | str) -> str:
     paths = sorted(path for path in folder.glob("*") if path.suffix in (".json", ".txt", ".safetensors"))
     if not (folder / "config.json").is_file() or not any(path.suffix == ".safetensors" for path in paths):
         problem = f"corpus.tagger: {folder} holds no config.json and safetensors"
-        remedy = "name a Hugging Face token-classification folder; docs/data.md says how one is trained"
+        remedy = "name a Hugging Face token-classification folder with safetensors"
         raise UserError(problem, remedy, parameter="corpus.tagger")
     return digest({path.name: digest_file(path) for path in paths})
 

@@ -1,18 +1,18 @@
 """A BERT encoder that computes the same as transformers' BertModel from the same weights.
 
-It exists for two savings without approximation. The last block is computed only at the positions that are used
-([CLS], or the masked tokens). Attention is computed step by step if a gradient is needed on a CPU, since
-the fused kernel's backward is several times slower there. `tests/engine/models/test_encoder.py` compares its outputs
-with BertModel's; `benchmarks/` measures the savings.
+It exists for three savings without approximation. The last block is computed only at the positions that are used
+([CLS], or the masked tokens). In bfloat16 on a CPU the other blocks compute padding only in their attention. Attention
+is computed step by step if a gradient is needed on a CPU, since the fused kernel's backward is several times slower
+there. `tests/engine/models/test_encoder.py` compares its outputs with BertModel's; `benchmarks/` measures the savings.
 """
 
-# Shapes: B sequences, L positions, M selected positions, D hidden size, H heads, E head size
+# Shapes: B sequences, L positions, M selected positions, N packed positions, D hidden size, H heads, E head size
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +22,8 @@ from torch.nn import functional
 from realm_lab.errors import UserError
 
 BLANK_VARIANCE = 0.01  # added to the variance of a patch (pixels 0 to 1), so that the noise of a blank one stays small
-MULTIPLE = 8  # of lengths in bfloat16 on a CPU, where oneDNN compiles each product anew for each new length
+# In bfloat16 on a CPU oneDNN compiles each product for each new shape, so there shapes are few: multiples of these.
+LENGTHS, ROWS = 8, 32
 MASKED = -1.0e4  # added to the logits of padding: exp underflows to 0, and no row turns into NaN
 
 
@@ -47,6 +48,48 @@ def activate(states: Tensor, activation: str) -> Tensor:
     return functional.gelu(states, approximate="tanh" if activation == "gelu_new" else "none")
 
 
+class _Pack(torch.autograd.Function):
+    """Select rows, each at most once: the backward pass of `index_select` would add to rows, which is slower."""
+
+    @staticmethod
+    def forward(context: Any, states_SD: Tensor, at_N: Tensor) -> Tensor:
+        context.save_for_backward(at_N)
+        context.count = len(states_SD)
+        return states_SD.index_select(0, at_N)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (at_N,), (gradient_ND,) = context.saved_tensors, gradients
+        rows_SD = gradient_ND.new_zeros(context.count, gradient_ND.shape[-1])
+        return rows_SD.index_copy_(0, at_N, gradient_ND), None
+
+
+class Packing(NamedTuple):
+    """The positions that are computed: the real ones, and padding up to a multiple of ROWS."""
+
+    at_N: Tensor  # int64, in the flattened batch
+    batch: int
+    length: int
+
+    @classmethod
+    def of(cls, mask_BL: Tensor) -> Packing | None:
+        """Return the packing of a batch; None if it would leave nothing out."""
+        count = -(-int(mask_BL.sum()) // ROWS) * ROWS
+        if count >= mask_BL.numel():
+            return None
+        return cls((~mask_BL).flatten().argsort(stable=True)[:count], *mask_BL.shape)
+
+    def pack(self, states_BLD: Tensor) -> Tensor:
+        """Return the states at the positions, [N, D]."""
+        states_ND: Tensor = _Pack.apply(states_BLD.flatten(0, 1), self.at_N)  # type: ignore[no-untyped-call]
+        return states_ND
+
+    def unpack(self, states_ND: Tensor) -> Tensor:
+        """Return packed states in their positions, [B, L, D], with zeros elsewhere."""
+        states_SD = states_ND.new_zeros(self.batch * self.length, states_ND.shape[-1])
+        return states_SD.index_copy(0, self.at_N, states_ND).view(self.batch, self.length, -1)
+
+
 class Block(nn.Module):
     """One post-norm Transformer layer, with query, key and value in one matrix."""
 
@@ -61,8 +104,13 @@ class Block(nn.Module):
         self.output = nn.Linear(shape.intermediate_size, size)
         self.output_norm = nn.LayerNorm(size, eps=shape.layer_norm_epsilon)
 
-    def forward(self, hidden_BLD: Tensor, bias_B11L: Tensor, at_BM: Tensor | None = None) -> Tensor:
-        """Return hidden states after the layer, [B, L, D], or [B, M, D] only at positions `at_BM`."""
+    def forward(
+        self, hidden_BLD: Tensor, bias_B11L: Tensor, at_BM: Tensor | None = None, packing: Packing | None = None
+    ) -> Tensor:
+        """Return hidden states after the layer, [B, L, D], or [B, M, D] only at positions `at_BM`. Packed states give
+        packed ones, [N, D]."""
+        if packing is not None:
+            return self._packed(hidden_BLD, bias_B11L, packing)
         size = hidden_BLD.shape[-1]
         if at_BM is None:
             query, key, value = self.qkv(hidden_BLD).split(size, dim=-1)
@@ -74,6 +122,13 @@ class Block(nn.Module):
         context = self._attend(self._split(query), self._split(key), self._split(value), bias_B11L)
         context = functional.dropout(self.attention_output(context), self.dropout, self.training)
         return self._feed_forward(self.attention_norm(kept + context))
+
+    def _packed(self, hidden_ND: Tensor, bias_B11L: Tensor, packing: Packing) -> Tensor:
+        states_BLC = packing.unpack(self.qkv(hidden_ND))
+        query, key, value = (self._split(part) for part in states_BLC.split(hidden_ND.shape[-1], dim=-1))
+        context_ND = packing.pack(self._attend(query, key, value, bias_B11L))
+        context_ND = functional.dropout(self.attention_output(context_ND), self.dropout, self.training)
+        return self._feed_forward(self.attention_norm(hidden_ND + context_ND))
 
     def _feed_forward(self, hidden: Tensor) -> Tensor:
         inner = self.output(activate(self.intermediate(hidden), self.activation))
@@ -140,16 +195,22 @@ class Encoder(nn.Module):
         length = tokens_BL.shape[1]
         if length > self.shape.positions:
             raise UserError(f"a sequence of {length} wordpieces does not fit the encoder's {self.shape.positions}")
-        if torch.is_autocast_enabled("cpu"):
-            padding = 0, min(-length % MULTIPLE, self.shape.positions - length)
+        packing = None
+        if torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling():
+            padding = 0, min(-length % LENGTHS, self.shape.positions - length)
             tokens_BL, types_BL, mask_BL = (functional.pad(part, padding) for part in (tokens_BL, types_BL, mask_BL))
+            packing = Packing.of(mask_BL)
         embedded = self.embed(tokens_BL) + self.type_embeddings(types_BL)
         hidden = self.norm(embedded + self.position_embeddings.weight[: tokens_BL.shape[1]])
         hidden = functional.dropout(hidden, self.shape.dropout, self.training)
         bias_B11L = (~mask_BL)[:, None, None, :].to(torch.float32) * MASKED
         *first, last = self.blocks
+        if packing is not None:
+            hidden = packing.pack(hidden)
         for block in first:
-            hidden = block(hidden, bias_B11L)
+            hidden = block(hidden, bias_B11L, packing=packing)
+        if packing is not None:
+            hidden = packing.unpack(hidden)
         final: Tensor = last(hidden, bias_B11L, at_BM)
         return final if at_BM is not None else final[:, :length]
 

@@ -224,7 +224,7 @@ class System:
         """Return the stage of that name. UserError: the system has no such stage."""
         found = next((stage for stage in (PREPARE, *cls.stages) if stage.name == name), None)
         if found is None:
-            known = ", ".join(stage.name for stage in cls.stages)
+            known = ", ".join(stage.name for stage in (PREPARE, *cls.stages))
             raise UserError(f"system {cls.name} has no stage '{name}'; its stages are {known}")
         return found
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from realm_lab.engine.models.encoder import Block, Encoder, EncoderShape, initialise, show
+from realm_lab.engine.models import encoder as encoder_file
+from realm_lab.engine.models.encoder import Block, Encoder, EncoderShape, Packing, initialise, show
 from realm_lab.engine.models.folders import bert_config, from_bert
 from tests.factories.errors import refused
 from tests.tiny_system import scramble
@@ -99,12 +100,36 @@ def test_padding_changes_nothing(ours: Encoder, gradient: bool) -> None:
 def test_in_bfloat16_lengths_are_few_and_the_states_as_in_float32(ours: Encoder, length: int, computed: int) -> None:
     tokens_BL, types_BL, mask_BL = (part[:, :length] for part in make_batch())
     seen = list[int]()
-    handle = ours.blocks[0].register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[1]))
+    handle = ours.blocks[-1].register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[1]))
     with torch.autocast("cpu", torch.bfloat16):
         states_BLD = ours(tokens_BL, types_BL, mask_BL)
     handle.remove()
     assert seen == [computed]
     assert (states_BLD - ours(tokens_BL, types_BL, mask_BL))[mask_BL].abs().max() < 0.05
+
+
+@pytest.fixture
+def packing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The computation of bfloat16 on a CPU, in float32."""
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: device == "cpu")
+
+
+@pytest.mark.parametrize("rows", [1, 32, 1000])  # no padding is packed, some, all
+@pytest.mark.parametrize("gradient", [True, False])
+@pytest.mark.usefixtures("packing")
+def test_packed_states_are_those_of_bert(
+    ours: Encoder, theirs: nn.Module, gradient: bool, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoder_file, "ROWS", rows)
+    packing = Packing.of(make_batch()[2])
+    assert (packing and len(packing.at_N)) == {1: sum(LENGTHS), 32: 64, 1000: None}[rows]
+    test_hidden_states_are_those_of_bert(ours, theirs, gradient)
+
+
+@pytest.mark.usefixtures("packing")
+def test_packed_gradients_are_those_of_bert(ours: Encoder, theirs: nn.Module) -> None:
+    test_gradients_are_those_of_bert(ours, theirs)
+    test_selected_positions_have_the_gradients_of_the_full_output(ours)
 
 
 def test_too_long_a_sequence_is_refused(ours: Encoder) -> None:
