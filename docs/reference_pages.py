@@ -55,8 +55,8 @@ METRICS_HEAD = f"""\
 {NOTE}
 
 A study compares its `metrics`. `results.csv` has a column for each metric of a run. You may choose a learning rate, or
-reward a search, only by a metric measured on **dev** data. "Better" is the direction of an improvement. Further columns:
-`bm25.NAME`, `corpus_update.NAME`, `NAME_GROUP` for a group of questions, and `questions_...`, counts.
+reward a search, only by a metric measured on **dev** data. "Better" is the direction of an improvement. Further
+columns: `bm25.NAME`, `corpus_update.NAME`, `NAME_GROUP` for a group of questions, and `questions_...`, counts.
 """
 PARTS = {
     "answers": ("Answers", "Need a system that answers questions."),
