@@ -19,7 +19,7 @@ from realm_lab.engine.retrieval.refresh_policies import check_refresh
 from realm_lab.engine.systems.identity import DEFAULT_SYSTEMS, plan_run, plan_runs
 from realm_lab.engine.systems.registry import system_of, with_options
 from realm_lab.errors import UserError
-from realm_lab.evidence.report.own_figures import FIGURES, OF_TRAINING, REPORT_SECTIONS, known_anywhere
+from realm_lab.evidence.report.own_figures import FIGURES, OF_TRAINING, REPORT_SECTIONS
 from realm_lab.lab.launchers import LocalOptions
 from realm_lab.lab.rules.seeds import SEED_RULES, SeedCounts, SeedRule, options_of
 from realm_lab.lab.rules.space import Dimension, Tuning, last_stage_for, unfit
@@ -170,8 +170,9 @@ def _design(
         metrics=tuple(dict.fromkeys(metric.name for metric in metrics.values())),
         axes={axis: tuple(value_in_name(show(point)) for point in points) for axis, points in axes.items()},
         source=os.path.relpath(study.path, root),
-        figures=tuple(known_anywhere(FIGURES, "figures", choice) for choice in study.figures),
-        sections=tuple(known_anywhere(REPORT_SECTIONS, "sections", choice) for choice in study.sections),
+        # by their code, `module:object`: a registered name is known only where its plug-in is imported
+        figures=tuple(Choice(FIGURES.choose("figures", one).target, one.options) for one in study.figures),
+        sections=tuple(Choice(REPORT_SECTIONS.choose("sections", one).target, one.options) for one in study.sections),
         until=options_of(rule).looks if rule else None,
         delta={metrics[text].name: value for text, value in study.delta.items()},
         own_metrics=tuple({m.name: m for m in metrics.values() if m.name in METRICS.keys() - BUILT_IN}.values()),

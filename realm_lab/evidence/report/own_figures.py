@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from realm_lab.records.plugins import Choice, Kind
+from realm_lab.records.plugins import Kind
 
 FIGURES: Kind[Callable[..., Any]] = Kind("figure", "function", "study")
 register_figure = FIGURES.register  # makes a figure selectable in the `figures` of a study
@@ -14,9 +14,3 @@ register_section = REPORT_SECTIONS.register  # makes a section selectable in the
 OF_TRAINING = "retrieval_utility recall early_warnings by_kind index_freshness warm_start corpus_update".split()
 for _name in (*OF_TRAINING, "quality_over_drift", "quality_over_refreshing"):
     FIGURES.declare(_name, f"realm_lab.evidence.report.figures_training:{_name}")
-
-
-def known_anywhere(kind: Kind[Callable[..., Any]], parameter: str, choice: Choice) -> Choice:
-    """Return the choice of a figure or section with its code, `module:object`, as its name, since a registered name is
-    known only where its plug-in is imported. UserError: an unknown name, code that cannot be called, a wrong option."""
-    return Choice(kind.choose(parameter, choice).target, choice.options)
