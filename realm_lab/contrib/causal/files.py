@@ -7,7 +7,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from realm_lab.contrib.causal.gguf import check_gguf
+from realm_lab.contrib.causal.gguf_header import check_gguf
 from realm_lab.engine.params.checkpoint import weight_files
 from realm_lab.errors import UserError, install_line
 from realm_lab.records.files import digest, digest_file, read_object

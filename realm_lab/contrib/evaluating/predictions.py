@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from realm_lab.contrib.formats.relevance import PASSAGE_IDS
+from realm_lab.contrib.formats.questions_with_passages import PASSAGE_IDS
 from realm_lab.contrib.formats.tables import table_records
 from realm_lab.contrib.formats.trec import is_qrels, judgements
 from realm_lab.engine.corpus.answers import can_be_scored, passage_holds

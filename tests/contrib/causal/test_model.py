@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPTNeoXConfig, MistralConfig
 
 from realm_lab.contrib.causal.files import check, check_positions
-from realm_lab.contrib.causal.gguf import check_gguf
+from realm_lab.contrib.causal.gguf_header import check_gguf
 from realm_lab.contrib.causal.model import CausalModel, Prompt, infill_prompt, left_prompt
 from tests.contrib.causal.causal_folder import LLAMA, write_causal_folder
 from tests.factories.errors import refused
