@@ -70,10 +70,11 @@ class Shares(Section):
 
 @register_candidate_source("mixed")
 def mixed(search: PassageSearch, batch: QueryBatch, options: Shares) -> np.ndarray:
-    """Passages of the index, then of the batch, then random ones. In place of a passage that an earlier source gave, a
-    source gives its next one."""
+    """Passages of the index, then of the batch, then random ones; each source skips those of earlier ones."""
     found_BK = np.empty((len(search.queries), 0), np.int64)
     for name, count in options:
+        if not count:
+            continue
         more = search._replace(wanted=found_BK.shape[1] + count)
         rows_BL = CANDIDATE_SOURCES[name].load()(more, batch)
         is_new_BL = (rows_BL[:, :, None] != found_BK[:, None, :]).all(2)

@@ -7,7 +7,7 @@ the project, and import realm_lab.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future
 from pathlib import Path
 from typing import Annotated
 
@@ -74,7 +74,7 @@ class ExecutorLauncher(RemoteLauncher):
     def _outcome(self, future: Future[tuple[int, str]]) -> Outcome:
         try:
             return Outcome(*future.result())
-        except (Exception, CancelledError) as error:
+        except Exception as error:
             if isinstance(error, BrokenExecutor):
                 self._executor = None
             return Outcome(LOST_CODE, f"{type(error).__name__}: {' '.join(str(error).split())}")

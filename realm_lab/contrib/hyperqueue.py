@@ -34,7 +34,7 @@ class HyperQueueOptions(Section):
     at_once: Annotated[int, Field(ge=1)] = 1000
     """Tasks that the server has at a time."""
     resources: dict[str, float] = Field(default_factory=dict)
-    """Further resources of each process, such as `{gpus/nvidia: 0.5}`; it has `launch.threads` cores, or one."""
+    """Resources of each process besides its cores (`launch.threads`, or one), such as `{gpus/nvidia: 0.5}`."""
 
 
 @LAUNCHERS.register("hyperqueue")

@@ -32,7 +32,7 @@ def add_index(add: Add) -> None:
     add_params(build)
     text = "stage that trained the embedder (default: the last before fine-tuning)"
     build.add_argument("--stage", metavar="NAME", help=text)
-    add_verb("list", "show what is embedded: corpus, embedder, size; a folder may be deleted, it is built again")
+    add_verb("list", "list the embeddings with corpus, embedder and size; a deleted folder is built again when needed")
 
 
 def _run_index(options: argparse.Namespace) -> None:

@@ -24,8 +24,8 @@ class Distillation(Section):
     """Options of perplexity_distillation and leave_one_out."""
 
     temperature: Annotated[float, Field(ge=0.001, le=1000.0)] = 1.0
-    """The log-likelihoods are divided by it before their softmax, the target of p(z|x) (the equations of Atlas:
-    1; Shi et al. 2023, REPLUG: beta; the code of Atlas: 0.01, for the mean over the tokens of an answer)."""
+    """Divides the log-likelihoods before their softmax, the target of p(z|x). Atlas has 1 in its equations, and 0.01 in
+    its code, for the mean over an answer's tokens; REPLUG (Shi et al. 2023) calls it beta."""
 
 
 def set_log_likelihood(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:

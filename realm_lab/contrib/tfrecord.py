@@ -50,7 +50,7 @@ def _examples(path: Path) -> Iterator[Features]:
                 if length > MAX_LINE_MB * MEGABYTE or len(data := file.read(length + 4)) < length + 4:
                     raise ValueError
                 yield _example(data[:-4])
-            except (struct.error, ValueError, IndexError):
+            except (struct.error, ValueError, IndexError, KeyError, AttributeError):  # some bytes have other types
                 raise UserError("cut off or damaged", "fetch it again", path=path, part=f"record {number}") from None
 
 

@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -22,7 +23,7 @@ from realm_lab.records.files import read_json, write_text
 
 OURS = __name__.partition(".")[0]
 PACKAGE = Path(__file__).resolve().parents[1]
-FORMAT = 1  # raise it when digests are computed in another way
+FORMAT = 2  # raise it when digests or imports are computed in another way
 DIGITS = 16
 MISSING = "missing"  # the digest of a module that cannot be found
 INSTALLED = {"site-packages", "dist-packages"}
@@ -44,7 +45,8 @@ class CodeReader:
         self._modules: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._reached: dict[tuple[str, ...], dict[str, str]] = {}
         self._folders = functools.cache(_folders)
-        self._find = functools.cache(lambda module: find_module(module, self._folders))
+        # module -> its source file; None if there is none
+        self.file = functools.cache(lambda module: find_module(module, self._folders))
         self._is_local = functools.cache(self._is_outside_packages)
 
     def reached(self, roots: Iterable[str]) -> dict[str, str]:
@@ -76,10 +78,6 @@ class CodeReader:
                 waiting += [name for name in imported if follows(name.partition(".")[0])]
         return dict(sorted(found.items()))
 
-    def file(self, module: str) -> Path | None:
-        """Return the source file of a module; None if there is none."""
-        return self._find(module)
-
     def source(self, path: Path) -> str:
         """Return the digest of a Python file, computed from its syntax as for a module."""
         return self._file(path.stem, path)[0]
@@ -93,7 +91,7 @@ class CodeReader:
     def _module(self, module: str) -> tuple[str, tuple[str, ...]]:
         """Return (digest, modules that it imports)."""
         if module not in self._modules:
-            path = self._find(module)
+            path = self.file(module)
             self._modules[module] = (MISSING, ()) if path is None else self._file(module, path)
         return self._modules[module]
 
@@ -108,7 +106,7 @@ class CodeReader:
         names = module.split(".")  # importing a.b.c runs a and a.b as well
         found = [".".join(names[:count]) for count in range(1, len(names))]
         for base, name in imports:
-            is_module = name and self._find(f"{base}.{name}") is not None
+            is_module = name and self.file(f"{base}.{name}") is not None
             found.append(f"{base}.{name}" if is_module else base)
         return digest, tuple(found)
 
@@ -194,7 +192,7 @@ def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
         base = above[: len(above) - node.level + 1] if node.level else []
         module = ".".join([*base, *([node.module] if node.module else [])])
         yield from ((module, alias.name) for alias in node.names)
-    elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+    elif isinstance(node, ast.If) and re.fullmatch(r"(\w+\.)*TYPE_CHECKING", ast.unparse(node.test)):
         for branch in node.orelse:
             yield from _imports(branch, package)
     else:

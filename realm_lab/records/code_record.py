@@ -195,7 +195,7 @@ def changes_line(found: Sequence[StageCode], runs: int) -> str:
     more = f" and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
     stages = ", ".join(dict.fromkeys(one.stage.replace("_", "-") for one in found))
     of = f"{runs} run{'s' * (runs != 1)}"
-    return f"computed by other code: {stages} of {of}; since then has changed: {', '.join(changes[:SHOWN])}{more}"
+    return f"computed by other code: {stages} of {of}; changed since then: {', '.join(changes[:SHOWN])}{more}"
 
 
 def accepted_lines(found: Iterable[StageCode]) -> list[str]:
@@ -214,7 +214,7 @@ def accepted_lines(found: Iterable[StageCode]) -> list[str]:
 
 @functools.cache
 def code_reader(runs: Path) -> CodeReader:
-    """Return this process's reader, which keeps a module's digest as first read, about when the module was imported."""
+    """Return this process's reader. It reads a module once, at about the time when the module is imported."""
     return new_reader(runs)
 
 

@@ -81,7 +81,7 @@ def computed_values(
         try:
             returned = COMPUTED.choose("metrics", Choice.read(metric.choice))(predictions)
             value = finite(returned.item() if hasattr(returned, "item") else returned)
-        except UserError as error:
+        except (ValueError, RuntimeError) as error:  # UserError is one; the others: an array that is no single number
             reasons[metric.name] = str(error)
             continue
         if value is None:

@@ -41,7 +41,7 @@ def write_digests(folder: Path, names: Iterable[str] | None = None, name: str = 
 
 
 def write_last(path: Path, value: Any, names: Iterable[str] | None = None, name: str = "") -> None:
-    """Write digests.json of a folder, with the digest of `path` too, then the JSON file `path`, which marks the end."""
+    """Write digests.json of a folder, which covers the JSON file `path` too, then that file, which marks the end."""
     folder = path.parent
     others = [other for other in (_files(folder) if names is None else names) if other != path.name]
     _put(folder, name, {other: _written(folder / other) for other in others} | {path.name: _future(path, value)})

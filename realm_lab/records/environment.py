@@ -15,18 +15,14 @@ from typing import Any
 from realm_lab.records.files import read_json
 from realm_lab.records.launched import cores, launched
 
-PACKAGES = (
-    "realm_lab torch transformers tokenizers safetensors faiss-cpu numpy scipy bm25s PyStemmer regex".split()
-)  # whose versions can change a result
+# whose versions can change a result
+PACKAGES = "realm_lab torch transformers tokenizers safetensors faiss-cpu numpy scipy bm25s PyStemmer regex".split()
 LIMITS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCE = "source.json"  # file with the result of `source` in a frozen copy of REPOSITORY
-CODE = (
-    "--",
-    "realm_lab",
-    "experiments",
-    "params.yaml",
-)  # files that can change a result; others, such as reports/ and dvc.lock, are rewritten by stages
+# files that can change a result; stages rewrite others, such as reports/ and dvc.lock
+CODE = ("--", "realm_lab", "experiments", "params.yaml")
+PLAIN = "--binary", "--no-ext-diff", "--no-color", "--src-prefix=a/", "--dst-prefix=b/"  # whatever the user's settings
 OPENMP = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # how OpenMP's threads wait; changes no result
 LONGEST_PATCH = 1 << 20  # bytes
 
@@ -67,7 +63,7 @@ def source() -> dict[str, str | None]:
         return dict(read_json(frozen))
     if not _git("ls-files", "--", "realm_lab"):  # an installed package, perhaps inside the repository of a project
         return {"commit": None, "patch": None}
-    commit, patch = _git("rev-parse", "HEAD"), _git("diff", "--binary", "HEAD", *CODE)
+    commit, patch = _git("rev-parse", "HEAD"), _git("diff", *PLAIN, "HEAD", *CODE)
     if patch:
         size = len(patch.encode())
         patch = f"{patch}\n" if size <= LONGEST_PATCH else f"# {size:,} bytes of changes, more than are kept\n"

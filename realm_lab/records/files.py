@@ -31,7 +31,7 @@ class DiskFull(UserError):
     """The disk has no room for a file or a folder."""
 
     def __init__(self, path: Path):
-        super().__init__(f"{path}: no space left on its disk; make room, then run again, which goes on from there")
+        super().__init__(f"{path}: no space left on its disk; make room, then run again to resume")
         self._path = path
 
     def __reduce__(self) -> tuple[type[DiskFull], tuple[Path]]:
@@ -62,7 +62,6 @@ def room_for(path: Path) -> Iterator[None]:
 @contextmanager
 def atomic_write(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
     """Open a temporary neighbour of `path` and rename it over `path` when the block ends well."""
-    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _beside(path, "tmp")
     encoding = None if "b" in mode else "utf-8"
@@ -85,7 +84,6 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
     It gets the file MARK, so that a later call may replace it. UserError: as `check_replaceable`.
     """
-    path = Path(path)
     check_replaceable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _beside(path, "tmp")
@@ -146,13 +144,12 @@ def wait_until(is_true: Callable[[], bool]) -> bool:
 
 def is_ours(path: Path) -> bool:
     """True if a directory was written by `atomic_directory`."""
-    return (Path(path) / MARK).is_file()
+    return (path / MARK).is_file()
 
 
 def check_replaceable(path: Path) -> None:
     """Raise a UserError unless `path` is free, an empty directory, or one that `atomic_directory` wrote. The working
     directory and the directories around it are refused too."""
-    path = Path(path)
     here = Path.cwd()
     if path.resolve() in (here, *here.parents):
         raise UserError(f"'{path}' is or holds the working directory, so it is not replaced; name a folder inside it")
@@ -167,10 +164,10 @@ def check_replaceable(path: Path) -> None:
 
 
 def check_output(path: Path, inputs: Iterable[Path]) -> None:
-    """Raise a UserError if an existing output file is one of the inputs, or lies inside an input that is
-    a folder."""
-    path = Path(path)
-    for other in map(Path, inputs) if path.exists() else ():
+    """Raise a UserError if an output file is a folder, or exists and is an input or lies inside an input folder."""
+    if path.is_dir():
+        raise UserError("is a folder", "name a file in it", path=path)
+    for other in inputs if path.exists() else ():
         if other.exists() and (path.samefile(other) or other.resolve() in path.resolve().parents):
             raise UserError("is an input, which the output would replace", "name another file", path=path)
 
@@ -209,7 +206,7 @@ def print_json(value: Any) -> None:
 def overwrite_json(path: Path, value: Any) -> None:
     """Write `value` over a JSON file in place, for a disk that has no room for a new file. DiskFull: the text does not
     fit into the blocks of the file."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode()
+    text = json_text(value).encode()
     with room_for(path), open(path, "r+b", buffering=0) as file:
         now = os.fstat(file.fileno())
         if len(text) > now.st_blocks * 512:
@@ -227,7 +224,7 @@ def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 def read_json(path: Path) -> Any:
     """Read a JSON file; a missing or broken one is a UserError that names the file and line."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError("no such file", path=path) from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:

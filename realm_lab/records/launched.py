@@ -10,6 +10,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
+from realm_lab.errors import UserError
+
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # SIGUSR2: SLURM's warning
 
 
@@ -30,6 +32,9 @@ def launched() -> Launched:
     rank, size = ("RANK", "WORLD_SIZE") if ours else ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
     if int(os.environ.get(size, "1")) == 1:
         return Launched()
+    if "MASTER_PORT" not in os.environ:
+        problem = f"{size} is {os.environ[size]}, and MASTER_PORT is not set"
+        raise UserError(problem, "start one task (srun --ntasks=1); the launcher slurm starts the ranks of a run")
     local_rank = int(os.environ[rank if ours else "SLURM_LOCALID"])
     where = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ["MASTER_PORT"])
     return Launched(int(os.environ[rank]), int(os.environ[size]), local_rank, *where)
@@ -86,8 +91,9 @@ def _quota(listed: Path, mounted: Path) -> float | None:
 
 
 def _allocated() -> int | None:
-    """Return the number of cores that SLURM gave this process; None outside of a job. One of several tasks of a step
-    has the cores requested per task, or one; another process has all cores of the step or the job on the node."""
+    """Return the number of cores that SLURM gave this process; None outside of a job. In a
+    step of several tasks, each has the cores requested per task, by default one. Otherwise all cores of the job on this
+    node count."""
     if int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
         return int(os.environ.get("SLURM_CPUS_PER_TASK", "1"))
     found = os.environ.get("SLURM_CPUS_ON_NODE")

@@ -13,6 +13,7 @@ import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 from realm_lab.errors import UserError
@@ -22,7 +23,7 @@ Split = Literal["test", "dev", "train", ""]
 Part = Literal["retrieval", "own measurements", "answers", "corpus update", "BM25"]  # parts of evaluate, in order
 Better = Literal["up", "down", ""]
 ROUNDING = 1e-6
-FLOOR = 0.02  # share of the scale, from its bad end: values in it count as nothing learned
+FLOOR = 0.02  # share of the scale at its bad end: a value in it counts as nothing learned
 
 
 @dataclass(frozen=True)
@@ -88,19 +89,9 @@ class Metric:
             raise UserError(problem, "lower it", value=largest)
 
 
-def _share(*given: Any, **more: Any) -> Metric:
-    """A metric from 0 to 1."""
-    return replace(Metric(*given, **more), low=0.0, high=1.0)
-
-
-def _answers(*given: Any, **more: Any) -> Metric:
-    """A share that needs answers."""
-    return _share(*given, part="answers", **more)
-
-
-def _recall(*given: Any, **more: Any) -> Metric:
-    """A share that needs only retrieval."""
-    return _share(*given, part="retrieval", **more)
+_share = partial(Metric, low=0.0, high=1.0)
+_answers = partial(_share, part="answers")
+_recall = partial(_share, part="retrieval")
 
 
 def _start_and_end(name: str, title: str, **more: Any) -> list[Metric]:
@@ -247,9 +238,8 @@ def chosen_by() -> dict[str, Metric]:
 
 
 def learn(entries: Iterable[Metric]) -> None:
-    """Register the custom metrics of a study from its record."""
-    for entry in entries:
-        METRICS.setdefault(entry.name, entry)
+    """Register the custom metrics of a study from its record, in place of those of the same name in another study."""
+    METRICS.update({entry.name: entry for entry in entries if entry.name not in BUILT_IN})
 
 
 def register_metric(entry: Metric) -> Metric:

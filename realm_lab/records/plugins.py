@@ -246,7 +246,7 @@ def import_plugins() -> None:
 def _entry_points() -> dict[str, str]:
     """Return module -> name of each entry point."""
     return {
-        entry.value: entry.name
+        entry.module: entry.name
         for package in importlib.metadata.distributions()  # `entry_points()` skips a second package of the same name
         for entry in package.entry_points
         if entry.group == GROUP
@@ -298,7 +298,7 @@ def options_type(parameter: str, name: str, code: Callable[..., Any]) -> type[Ba
     function = code.__init__ if isinstance(code, type) else code  # type: ignore[misc]  # mypy takes it for an instance
     try:
         found = typing.get_type_hints(probe, getattr(function, "__globals__", {}))["options"]
-    except NameError:
+    except (NameError, AttributeError):
         found = None
     if not (isinstance(found, type) and issubclass(found, BaseModel)):
         remedy = "write options: NAME, a subclass of realm_lab.Section at the top of the module"

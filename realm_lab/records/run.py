@@ -278,8 +278,8 @@ Unlisted = Annotated[Value, Field(exclude=True)]  # not in study.json
 
 @dataclasses.dataclass(frozen=True)  # not pydantic's: `RUN` validates a run that is read
 class Run:
-    """A system with its parameters at one seed; in a study, one cell at one seed. Planning makes it, study.json lists
-    it with its first fields, run.json has the FIELDS, and `StageStates.look` (state.py) adds the states of its stages.
+    """A system with its parameters at one seed; in a study, one cell at one seed. Planning makes it. study.json has its
+    first five fields, run.json those in FIELDS. `StageStates.look` (state.py) adds the states of its stages.
 
     `stages`: stage -> key, in order. A run that was read has the first KEY_LENGTH characters of each key.
     """
@@ -292,7 +292,7 @@ class Run:
     name: Annotated[str, Field(validation_alias="run", serialization_alias="run")]  # its folder under runs/
     trial: int | None = None  # its number in the tuning of its cell
     system: Unlisted[str] = ""
-    params: Unlisted[Any] = None  # planned: Params; read: as in run.json
+    params: Unlisted[Any] = None  # Params of a planned run, plain values of one that was read
     corpus_key: Unlisted[str] = ""
     stages: Unlisted[dict[str, str]] = dataclasses.field(default_factory=dict)
     preset: Unlisted[str] = ""

@@ -134,7 +134,8 @@ def error_of(status: Status) -> Reason:
 
 
 def at_work(folder: Path, job: StageState | None) -> Holder | None:
-    """Return the process that seems to work on the stage in a folder; None also if its job is `job` and has ended."""
+    """Return the process that seems to work on the stage in a folder; None if there is none, or if it belongs to `job`
+    and that has ended."""
     holder = writer_of(folder)
     if holder is None or job is None or job.state in UNFINISHED:
         return holder

@@ -24,7 +24,7 @@ from realm_lab.records.validation import read_record
 
 STRICT = ConfigDict(extra="forbid")
 DEFAULT = "default"  # the study of the pipeline as params.yaml asks for it
-SCRATCH = "scratch"  # the study of the same cells with other parameters
+SCRATCH = "scratch"  # the study of the pipeline's cells with parameters from the command line
 Criterion = Literal["", "same sign", "significant", "equivalent"]
 IN_REPORTS = ("reference", "compare", "curves", "index.html", "metrics.json")  # entries of reports/ that are no studies
 
@@ -70,7 +70,7 @@ class StudyRecord:
     note: str = ""  # written by people, about the whole study
     tags: dict[str, str] = field(default_factory=dict)  # written by people, for trackers
     common: dict[str, Any] = field(default_factory=dict)  # changes of the preset by params.yaml and --set, in all cells
-    observes: dict[str, Any] = field(default_factory=dict)  # the baseline's `measuring` parameters
+    observes: dict[str, Any] = field(default_factory=dict)  # the baseline's parameters that only set measurements
     format: int = 1
 
     def cell(self, name: str) -> StudyCell:
@@ -115,7 +115,7 @@ class StudyRecord:
         """Return the command that runs the missing runs of the study."""
         if self.source:
             path = Path(self.source)
-            return f"realm-lab sweep {path.stem if path.parent.name == 'experiments' else path}"
+            return f"realm-lab sweep {path.stem if path.parent == Path('experiments') else path}"
         return {
             DEFAULT: "realm-lab run",
             SCRATCH: "realm-lab run --preset ... --set ...",
@@ -144,7 +144,7 @@ def check_study_name(name: str, where: str, remedy: str) -> None:
     is the file or flag that has it."""
     check_name(name, f"{where}: study", remedy=remedy)
     if name.lower() in (DEFAULT, SCRATCH):
-        raise UserError("the default pipeline keeps its runs by this name", remedy, path=where)
+        raise UserError("the default pipeline keeps its runs under this name", remedy, path=where)
     if name.lower() in IN_REPORTS:
         raise UserError(f"reports/{name} is not the report of a study", remedy, path=where)
 
@@ -179,8 +179,8 @@ def read_study_record(path: Path) -> StudyRecord:
 class Studies:
     """The studies with runs in a folder, by name.
 
-    `default` plans the study of that name from the present params.yaml. Without this function, that study is as it ran
-    last, perhaps as a DVC experiment.
+    `default` is a function that plans the study `default` from the present params.yaml. Without it, that study is read
+    as it last ran, perhaps as a DVC experiment.
     """
 
     def __init__(self, runs: Path, default: Callable[[], StudyRecord] | None = None):

@@ -1,4 +1,4 @@
-"""URIs of tracking stores: the default, a check that the database answers, hidden passwords. No MLflow here."""
+"""URIs of tracking stores: their default, a check of the database, and messages without passwords; without MLflow."""
 
 from __future__ import annotations
 

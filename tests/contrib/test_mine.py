@@ -78,12 +78,15 @@ def test_negatives_hold_no_answer_and_come_back_as_the_negatives_of_dpr(
         ),
         (["m.json", "--retriever", "run", "--system", "dpr"], "the finetune stage has not finished"),
         (["questions.jsonl"], "is an input, which the output would replace"),
+        (["index/m.json", "--split", "test"], "no test questions"),  # a kind of pages, not an input
     ],
 )
 def test_what_cannot_be_mined_is_one_line_and_nothing_is_written(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: list[str], message: str
 ) -> None:
     monkeypatch.chdir(root)
+    (root / "index").mkdir(exist_ok=True)
+    (root / "index" / "m.json").write_text("[]")
     before = {path: path.read_bytes() for path in root.glob("*.json*")}
     assert main(["mine", *more, "--root", str(root)]) == 2
     assert message in capsys.readouterr().err

@@ -54,7 +54,10 @@ def record(**features: list[Any]) -> bytes:
         (entry.value.int64_list if values and isinstance(values[0], int) else entry.value.bytes_list).value.extend(
             texts
         )
-    data = example.SerializeToString()
+    return framed(example.SerializeToString())
+
+
+def framed(data: bytes) -> bytes:
     return struct.pack("<Q", len(data)) + b"crc1" + data + b"crc2"
 
 
@@ -91,6 +94,8 @@ def test_documents_with_their_spans(tmp_path: Path, prefix: str, name: str, pack
         (salient("spans/", "One.") + b"\0\0", "record 2", "cut off"),
         (b"not a record, but a page of text", "record 1", "cut off"),
         (struct.pack("<Q", 3) + b"crc1\xff\xff\xffcrc2", "record 1", "cut off"),
+        (framed(b"\x0a\x04\x0a\x02\x08\x05"), "record 1", "cut off"),  # a name that is a number
+        (framed(b"\x0a\x04\x0a\x02\x12\x00"), "record 1", "cut off"),  # no name
         (record(title=["T"]), "record 1", "'text' is missing"),
         (record(text=[b"\xff"]), "record 1", "not UTF-8"),
         (salient("spans/", "Åse", (1, 4, "")), "record 1, spans 1", "bytes 1 to 4"),

@@ -76,10 +76,11 @@ def test_modules_are_reached_by_imports_of_any_form(place: Callable[[str, str], 
     place("parts/__init__.py", "")
     place("parts/left.py", "from . import sibling\nname = 1\n")
     place("parts/right.py", "import typing\nif typing.TYPE_CHECKING:\n    import unused\nelse:\n    import used\n")
-    for name in ("parts/sibling.py", "unused.py", "used.py"):
+    place("used.py", "from typing import TYPE_CHECKING\nif not TYPE_CHECKING:\n    import used_too\n")
+    for name in ("parts/sibling.py", "unused.py", "used_too.py"):
         place(name, "")
     found = CodeReader().reached(["start"])
-    assert list(found) == ["parts", "parts.left", "parts.right", "parts.sibling", "start", "used"]
+    assert list(found) == ["parts", "parts.left", "parts.right", "parts.sibling", "start", "used", "used_too"]
     assert MISSING not in found.values()
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from realm_lab.records.metrics import METRICS, Metric, curve, metric
+from realm_lab.records.metrics import METRICS, Metric, curve, learn, metric
 from tests.factories.errors import refused
 
 
@@ -21,6 +21,15 @@ def test_a_metric_by_kind_is_known_by_its_pattern() -> None:
 def test_a_word_that_a_metric_does_not_have_is_refused_where_it_is_made() -> None:
     with refused("metric 'letters': better='higher'"):
         Metric("letters", "letters", better="higher")  # type: ignore[arg-type]
+
+
+def test_each_study_has_its_definition_of_a_custom_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("letters", "exact_match"):
+        monkeypatch.setitem(METRICS, name, metric(name))
+    built_in = metric("exact_match")
+    learn([Metric("letters", "letters of the answer")])
+    learn([Metric("letters", "wrong letters", better="down"), Metric("exact_match", "another", better="down")])
+    assert (metric("letters").better, metric("exact_match")) == ("down", built_in)
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,8 @@ def test_a_run_restores_the_code_that_it_ran(stage: StageRun, monkeypatch: pytes
     code, other = tmp_path / "code", tmp_path / "other"
     (code / "realm_lab").mkdir(parents=True)
     monkeypatch.setattr(environment, "REPOSITORY", code)
+    (tmp_path / "gitconfig").write_text("[diff]\nexternal = echo\nnoprefix = true\n[color]\nui = always\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
 
     def git(folder: Path, *arguments: str) -> None:
         subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], cwd=folder, check=True)

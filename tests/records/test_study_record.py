@@ -41,6 +41,12 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert read_study_record(path).seeds == (0,)
 
 
+def test_the_command_names_a_study_of_the_project_and_the_file_of_another() -> None:
+    assert STUDY.command == "realm-lab sweep masking"
+    other = replace(STUDY, source="other/experiments/masking.yaml")
+    assert other.command == "realm-lab sweep other/experiments/masking.yaml"
+
+
 def test_a_broken_record_names_file_and_field(tmp_path: Path) -> None:
     path = write_study_record(tmp_path, STUDY)
     found = read_json(path)

@@ -89,16 +89,16 @@ def _ask_run(options: argparse.Namespace) -> None:
     """Ask a finished run with another corpus, or write its retrieved passages."""
     from realm_lab.contrib.evaluating.corpus_update import CorpusUpdate, evaluate_update
     from realm_lab.contrib.evaluating.run_file import write_run_file
-    from realm_lab.records.files import check_output
+    from realm_lab.contrib.mining.command import check_no_input
 
     run = opened(options)
     if options.run_file:
-        named = run.params.corpus.files.model_dump().values()
-        inputs = [Path(name) for names in named if isinstance(names, list) for name in names]
-        check_output(options.run_file, [options.params or options.root / "params.yaml", *inputs])
+        check_no_input(options.run_file, run, options)
         print(f"{options.run_file}: {write_run_file(run, options.run_file)} questions")
         return
     clozes = dict(options.cloze)
+    if len(clozes) < len(options.cloze):
+        raise UserError("--cloze: two files have the same NAME; give each another")
     update = CorpusUpdate(options.corpus, options.corpus_old, options.questions, clozes, options.name)
     found = evaluate_update(run, update)
     if options.json:
@@ -135,7 +135,10 @@ def _prepared_questions(options: argparse.Namespace) -> list[Question]:
     folder = corpus_folder(options.root, plan_run(params, DEFAULT_SYSTEMS[-1], params.seeds[0]))
     if not (folder / "manifest.json").exists():
         raise UserError("no prepared corpus; name the questions with --questions, or run `realm-lab prepare`")
-    return stored_questions(PreparedCorpus(folder).questions("test"))
+    stored = stored_questions(PreparedCorpus(folder).questions("test"))
+    if not stored:
+        raise UserError("no test questions in the prepared corpus; name some with --questions")
+    return stored
 
 
 def _named(text: str) -> tuple[str, Path]:

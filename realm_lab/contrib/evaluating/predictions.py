@@ -63,11 +63,13 @@ def read_references(path: Path) -> list[Question]:
         judged: dict[str, dict[str, int]] = {}
         for _, query, document, relevance in judgements(path):
             judged.setdefault(query, {})[document] = relevance
-        return [Question(query, query, (), None, judged=tuple(grades.items())) for query, grades in judged.items()]
-    found = [question._replace(question=question.question.strip()) for question in questions_in(_file(path), dropped)]
+        found = [Question(query, query, (), None, judged=tuple(grades.items())) for query, grades in judged.items()]
+    else:
+        read = (one._replace(question=one.question.strip()) for one in questions_in(_file(path), dropped))
+        found = with_own_ids([*dict.fromkeys(read)], dropped)
     if not found:
         raise UserError("no questions", "name a file of questions and answers", path=path)
-    return with_own_ids([*dict.fromkeys(found)], dropped)
+    return found
 
 
 def scorable(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
@@ -185,12 +187,11 @@ def _file(path: Path) -> InputFile:
 
 def _records(path: Path) -> Iterator[Record]:
     file, head = _file(path), read_head(path)
-    first = head.split("\n", 1)[0].strip()
-    if RUN.fullmatch(first):
-        yield from _of_run(file)
-        return
     if not head.lstrip().startswith(("{", "[")) and head != PARQUET:
-        yield from table_records(file, REMEDY, Dropped(), lambda names: "prediction" in names)
+        if RUN.fullmatch(head.split("\n", 1)[0].strip()):
+            yield from _of_run(file)
+        else:
+            yield from table_records(file, REMEDY, Dropped(), lambda names: "prediction" in names)
         return
     keys = first_record(head).keys()
     if head.lstrip().startswith("{") and not file.name.endswith(LINE_SUFFIXES) and not keys & {"prediction", "ctxs"}:
@@ -251,8 +252,8 @@ def _holds_itself(found: Given, question: Question) -> bool:
 
 
 def _known(name: str, known: Container[str]) -> str:
-    """Return the known name that an id means: the id, or the document of a passage (ID/N), even if blanks are %20, as
-    `--run-file` writes them. Without a known name: the document of the id, or the id."""
+    """Return the known document that an id names: by itself, or as a passage of it (ID/N); blanks may be %20, as
+    `--run-file` writes them. If none is known: the document of the id, or the id."""
     plain = unquote(name)
     forms = name, document_of(name), plain, document_of(plain)
     return next((form for form in forms if form in known), document_of(name) or name)

@@ -19,9 +19,9 @@ class InvertedLists(FaissOptions):
     """Options of ivf_flat."""
 
     nlist: Suits = None
-    """Lists; empty: 4 sqrt(passages)."""
+    """Lists; empty: 4 sqrt(passages), at most passages / 39."""
     nprobe: Suits = None
-    """Lists that are searched; empty: a sixteenth of them."""
+    """Lists that are searched; empty: a sixteenth of them, at least 8."""
 
 
 class Quantised(InvertedLists):

@@ -20,7 +20,7 @@ DPR_HEADER = ["id", "text", "title"]
 TREC_COLUMNS = 4
 LISTS = ("answer", "answers", "groups")  # columns whose cells may be a list of texts, as Python or JSON writes it
 DOCUMENTS = "expected columns id, text, title (psgs_w100.tsv of DPR), named by a header; id and title are optional"
-QUESTIONS = "expected columns question, answer under a header, or without one with a tab between them (DPR's qa.csv)"
+QUESTIONS = "expected the columns question, answer under a header, or separated by a tab without one (DPR's qa.csv)"
 
 
 def is_header(names: Sequence[str]) -> bool:

@@ -64,6 +64,6 @@ def _show_gradients(context: Context, found: Gradients) -> None:
         numbers = one.cosine, one.bias, one.variance, one.weights_cosine, one.weights_bias
         table.add_row(one.name, *(f"{number:.3f}" for number in numbers), f"{one.gflop:.3g}")
     console.print(table)
-    console.print("bias², variance: shares of the exact gradient's square in the query vectors or weights", style="dim")
+    console.print("bias², variance: as shares of the exact gradient's squared norm, in vectors or weights", style="dim")
     for name, why in found.left_out.items():
         console.print(f"left out: {name} ({why})")

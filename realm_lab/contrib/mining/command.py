@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from realm_lab.cli.flags import Add, add_json, add_params, add_run, opened, positive
 from realm_lab.records.files import check_output, print_json
+
+if TYPE_CHECKING:
+    from realm_lab.engine.systems.context import Context
 
 
 def add_mine(add: Add) -> None:
@@ -28,11 +32,17 @@ def _run_mine(options: argparse.Namespace) -> None:
     run = opened(options)
     from realm_lab.contrib.mining.mine import mine
 
-    named = run.params.corpus.files.model_dump().values()
-    inputs = [Path(name) for names in named if isinstance(names, list) for name in names]
-    check_output(options.out, [options.params or options.root / "params.yaml", *inputs])
+    check_no_input(options.out, run, options)
     written, left_out = mine(run, options.out, options.split, options.retriever, options.negatives)
     if options.json:
         print_json({"file": options.out, "questions": written, "without_positive": left_out})
     else:
         print(f"{options.out}: {written:,} questions; {left_out:,} without a passage that answers them were left out")
+
+
+def check_no_input(out: Path, run: Context, options: argparse.Namespace) -> None:
+    """Refuse an output file that is an input of the run."""
+    from realm_lab.engine.corpus.files_corpus import FILE_ROLES
+
+    inputs = [Path(name) for role in FILE_ROLES for name in getattr(run.params.corpus.files, role)]
+    check_output(out, [options.params or options.root / "params.yaml", *inputs])

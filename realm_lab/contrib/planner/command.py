@@ -15,7 +15,7 @@ def add_plan(add: Add) -> None:
     summary = "estimate the time and cost of a run, refresh time, staleness and memory at any size"
     plan = add("tools", "plan", _run_plan, summary)
     add_parameters(plan)
-    text = "measure this machine with the configured model, for later plans, in ROOT/runs/bench.json; plan nothing"
+    text = "measure this machine with the configured model and write ROOT/runs/bench.json, which later plans read"
     plan.add_argument("--measure", action="store_true", help=text)
     text = "size of the corpus (default: the prepared corpus's)"
     plan.add_argument("--passages", type=positive, metavar="N", help=text)

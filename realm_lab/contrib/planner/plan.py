@@ -94,7 +94,7 @@ def make_plan(params: Params, root: Path, request: Request) -> dict[str, Any]:
     times = seconds(params, work, source.speeds, passages, request)
     is_refreshed = settings.refresh.policy.name != "never" and settings.train_document_tower
     interval = settings.refresh.interval_steps if is_refreshed else settings.steps
-    ways = [freshness(settings.steps, interval, times, request, beside) for beside in (1, 0)]
+    ways = [freshness(settings.steps, interval, times, request, one) for one in (True, False)]
     sizes = work._asdict()
     plan: dict[str, Any] = {
         "device": source.device,
@@ -162,16 +162,16 @@ def seconds(params: Params, work: Workload, speeds: Speeds, passages: int, reque
     return Seconds(step, search, embedding / request.builders, embedding / request.trainers)
 
 
-def freshness(steps: int, interval_steps: int, times: Seconds, request: Request, beside: bool | int) -> Freshness:
+def freshness(steps: int, interval_steps: int, times: Seconds, request: Request, is_asynchronous: bool) -> Freshness:
     """Plan a refresh at a fixed interval of steps.
 
-    `beside`: by builders on separate devices, one index after the other, while the trainers continue. Otherwise the
-    trainers stop and share the passages.
+    `is_asynchronous`: builders on separate devices make one index after the other while the trainers continue.
+    Otherwise the trainers stop and share the passages.
     """
-    late = math.ceil(times.build / times.step) if beside else 0
+    late = math.ceil(times.build / times.step) if is_asynchronous else 0
     every = max(interval_steps, late, 1)
-    refresh, stop = (times.build, 0.0) if beside else (times.inline, times.inline)
-    devices = request.trainers + (request.builders if beside else 0)
+    refresh, stop = (times.build, 0.0) if is_asynchronous else (times.inline, times.inline)
+    devices = request.trainers + (request.builders if is_asynchronous else 0)
     mean = late + (every - 1) / 2
     hours = (steps * times.step + max(0, steps - 1) // every * stop + times.inline) / HOUR  # with the first index
     share = stop / (stop + every * times.step) if every < steps else 0.0

@@ -135,5 +135,5 @@ def refuse_same(corpus: Corpus) -> None:
     """Raise a UserError if X is Z."""
     if corpus.pretrain_corpus == "same":
         remedy = "set corpus.pretrain_corpus to separate"
-        problem = f"corpus.source: {corpus.source.name} has another X than Z"
+        problem = f"corpus.source: {corpus.source.name} has an X that differs from Z"
         raise UserError(problem, parameter="corpus.pretrain_corpus", remedy=remedy)

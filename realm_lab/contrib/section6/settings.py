@@ -23,12 +23,12 @@ class BilingualOptions(WorldOptions):
     """The toy world in two languages: X, held-out sentences and questions are in the second."""
 
     second_language: Literal["names_shared", "transliterated"] = "names_shared"
-    """Another word for each word, and every sentence backwards. Names and years are the same (names_shared), or in
-    other letters, so that the languages share no wordpiece."""
+    """Words are written in other letters, and sentences backwards. `names_shared`: names and years stay as they are.
+    `transliterated`: they are in those letters too, so that the languages share no wordpiece."""
     knowledge_language: Literal["first", "second", "both"] = "first"
     """Language of Z; `both`: each passage once in each language."""
     sentence_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """Share of the training sentences that X has: few are a low resource."""
+    """Share of the training sentences that X has; a small one stands for a language with little text."""
 
 
 class DrawnOptions(WorldOptions):

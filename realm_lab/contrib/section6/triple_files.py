@@ -82,16 +82,14 @@ def _lines(path: Path) -> Iterator[_Triple]:
             continue
         found = _LINE.fullmatch(line)
         if not found:
-            raise UserError(
-                f'{path}, line {number}: no triple; expected <subject> <relation> <object> . or "text" as the object '
-                "(N-Triples), or the file is cut off"
-            )
+            remedy = 'expected <subject> <relation> <object> . or "text" as object (N-Triples), or the file is cut off'
+            raise UserError("no triple", remedy, path=path, line=number)
         try:
             subject, _, relation, iri, _, literal = (
                 part and _ESCAPE.sub(_character, part) for part in found.groups()[:6]
             )
         except ValueError as error:
-            raise UserError(f"{path}, line {number}: {error}, which is no character; repair the text") from None
+            raise UserError(f"{error}, which is no character", "repair the text", path=path, line=number) from None
         yield _Triple(number, subject, relation, iri, literal, found[7] or "")
 
 
@@ -119,10 +117,8 @@ def _table(file: InputFile, dropped: Dropped) -> Iterator[Document]:
             if number == 1 or columns == [""]:
                 continue
             if len(columns) != 3 or not all(columns):
-                raise UserError(
-                    f"{file.path}, line {number}: {sum(map(bool, columns))} of 3 columns; expected subject, relation, "
-                    "object, or the file is cut off"
-                )
+                remedy = "expected subject, relation, object, or the file is cut off"
+                raise UserError(f"{sum(map(bool, columns))} of 3 columns", remedy, path=file.path, line=number)
             yield _Named(number, columns[0], *columns)
 
     return _documents(file, found(), dropped)

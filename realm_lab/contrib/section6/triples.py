@@ -18,9 +18,9 @@ from realm_lab.engine.worlds.settings import WorldOptions
 from realm_lab.engine.worlds.source import ToySource
 from realm_lab.engine.worlds.world import ToyWorld
 
-# Share of filler articles whose passages are triples, for news wordings and others alike. With a larger share, the
-# reader sees too little text to learn to copy. If it copied from triples or pictures of any relation, a wrong one
-# would be worse for it than no passage.
+# Share of filler articles whose passages are triples, in news wordings and others alike. With a larger share, the
+# reader sees too little text to learn to copy. A reader that copied whatever the relation would do worse with a wrong
+# triple or picture than without a passage.
 TRIPLE_SHARE = 0.4
 
 

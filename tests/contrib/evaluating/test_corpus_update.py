@@ -156,10 +156,21 @@ def test_a_file_of_both_versions_gives_each_side_its_own(tmp_path: Path) -> None
         (["--corpus", "x", "--predictions", "y"], "give one"),
         (["--corpus", "x", "--name", "../../outside"], "--name '../../outside': use letters, digits"),
         (["--corpus", "x", "--cloze", "../a=b"], "--cloze '../a': use letters, digits"),
+        (["--corpus", "x", "--cloze", "a=b", "--cloze", "a=c"], "--cloze: two files have the same NAME"),
         (["--run-file", "{root}/params.yaml"], "params.yaml: is an input"),
+        (["--run-file", "{root}"], "is a folder; name a file in it"),
     ],
 )
 def test_faults_are_one_line(line: Line, options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = [text.format(root=line.root) for text in options]
     assert main(["evaluate", "--root", str(line.root), *options]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_predictions_need_questions(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("realm_lab.engine.systems.asked.stored_questions", lambda questions: [])
+    (tmp_path / "p.json").write_text('{"q1": "Oslo"}')
+    assert main(["evaluate", "--root", str(line.root), "--predictions", str(tmp_path / "p.json")]) == 2
+    assert "no test questions in the prepared corpus; name some with --questions" in capsys.readouterr().err

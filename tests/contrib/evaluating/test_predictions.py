@@ -69,6 +69,17 @@ def test_every_format_says_the_same(tmp_path: Path, name: str, text: str, compre
     }  # fmt: skip
 
 
+def test_a_number_in_a_question_does_not_make_its_line_a_trec_run(tmp_path: Path) -> None:
+    row = {"question": "in what 1990 movie did she star", "prediction": "Ghost"}
+    question = Question("a", row["question"], ("Ghost",), None)
+    assert score_predictions(put(tmp_path / "p.jsonl", lines([row])), [question])["exact_match"] == 1.0
+
+
+def test_judgements_of_nothing_are_refused(tmp_path: Path) -> None:
+    with refused("no questions", path=tmp_path / "qrels.tsv"):
+        read_references(put(tmp_path / "qrels.tsv", "query-id\tcorpus-id\tscore\n"))
+
+
 def test_what_does_not_match_is_named_and_wrong(tmp_path: Path) -> None:
     rows = [
         {"id": "a", "prediction": "Shakespeare"},

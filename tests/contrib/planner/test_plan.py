@@ -140,12 +140,12 @@ def test_a_measurement_is_what_the_next_plan_reads(
 
 
 def test_stopping_to_refresh_or_building_beside_it() -> None:
-    found = freshness(101, 10, Seconds(0.5, 0.0, 99.0, 5.0), Request(trainers=4), beside=False)
+    found = freshness(101, 10, Seconds(0.5, 0.0, 99.0, 5.0), Request(trainers=4), is_asynchronous=False)
     assert (found.age_lowest, found.age_mean, found.age_highest) == (0, 4.5, 9)
     assert found.share_of_time == 0.5
     assert found.hours == pytest.approx((101 * 0.5 + 10 * 5 + 5) / 3600)  # after 10, 20, ... 100, and the first
     assert (found.devices, found.device_hours) == (4, 4 * found.hours)
-    found = freshness(101, 10, Seconds(0.5, 0.0, 8.0, 5.0), Request(trainers=4, builders=2), beside=True)
+    found = freshness(101, 10, Seconds(0.5, 0.0, 8.0, 5.0), Request(trainers=4, builders=2), is_asynchronous=True)
     assert (found.refresh_seconds, found.interval_steps, found.age_lowest) == (8.0, 16, 16)
     assert found.share_of_time == 0.0
     assert found.hours == pytest.approx((101 * 0.5 + 5) / 3600)

@@ -175,6 +175,15 @@ def test_ranks_are_read_from_the_launcher(
     assert launched() == expected
 
 
+def test_several_tasks_of_srun_without_an_address_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SRUN.items():
+        monkeypatch.setenv(name, value)
+    for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UserError, match="SLURM_STEP_NUM_TASKS is 8, and MASTER_PORT is not set; start one task"):
+        launched()
+
+
 @pytest.mark.parametrize(
     ("listed", "files", "expected"),
     [

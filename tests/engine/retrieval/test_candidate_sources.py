@@ -83,6 +83,14 @@ def test_mixed_sources_repeat_none(retriever: Retriever, queries: list[np.ndarra
         assert len({*row_K}) == 5
 
 
+def test_mixed_sources_need_no_batch_that_they_do_not_ask(retriever: Retriever, queries: list[np.ndarray]) -> None:
+    source = CandidateSource(Pretrain(candidate_source={"name": "mixed", "index": 2, "random": 1}, candidates=4))
+    batch = QueryBatch(np.empty(0, np.int64), np.full(len(queries), -1), lambda number: numpy_generator(7, number))
+    with torch.no_grad():
+        rows_BK = source.of(batch)(PassageSearch(retriever, queries, retriever.embed_queries(queries), 3, None))
+    assert (rows_BK >= 0).all()
+
+
 def forbidden_too(search: PassageSearch, batch: QueryBatch) -> np.ndarray:
     return np.tile(np.arange(3), (len(search.queries), 1))
 
