@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from realm_lab.engine.corpus.vocabulary import encode_around_blanks, encode_batch_plain
+from realm_lab.engine.masking import MaskedSentence
 from realm_lab.engine.systems.context import Context
 from realm_lab.engine.systems.reading import DenseRetriever
 from realm_lab.engine.systems.registry import Unsupported
@@ -45,7 +46,7 @@ class Reply:
     question: str
     answer: str
     candidates: list[ReadPassage]
-    best: int | None  # the candidate that the answer is from
+    best: int | None  # index of the candidate that the answer is from
     warning: str | None = None
 
 
@@ -101,7 +102,7 @@ def warning(context: Context, question: str) -> str | None:
 
 
 def fill(context: Context, sentence: str, k: int = 5) -> Filling:
-    """Fill the blank with the words of largest marginal probability, by the run before fine-tuning.
+    """Fill the blank with the words of largest marginal probability, by the models from before fine-tuning.
 
     Several [MASK] side by side ask for exactly that many wordpieces. One [MASK] leaves the length open: lengths are
     weighed by their frequency among salient spans of the pre-training corpus. UserError: not one blank, a sentence that
@@ -118,6 +119,9 @@ def fill(context: Context, sentence: str, k: int = 5) -> Filling:
     k = min(k, len(context.passages))
     asked = blank[0].count(MASK)
     log_lengths = {asked: 0.0} if asked > 1 else span_length_log_probs(context.corpus.sentences())
+    if not log_lengths:
+        problem = f"no salient span of the pre-training corpus has {MAX_MASKED_WORDPIECES} wordpieces or fewer"
+        raise UserError(problem, f"write several {MASK} side by side, one for each wordpiece")
     longest = context.params.corpus.sentence_length
     room = longest - 2 - len(before) - len(after)
     fitting = {length: prior for length, prior in log_lengths.items() if length <= room}
@@ -153,7 +157,8 @@ def _fill_length(
     with torch.no_grad():
         # As in pre-training, with k passages; the null document is read for comparison, also if it is no candidate.
         policy = CandidatePolicy.of(context.params.pretrain).reading(k)
-        found = policy.retrieve(retriever, [tokens], compare_null=True)
+        query = context.asked(MaskedSentence(tokens, at, tokens[at]), "").query
+        found = policy.retrieve(retriever, [query], compare_null=True)
         rows = [int(row) for row in found.rows_BK[0] if row >= NULL]
         log_prior_K = found.log_prior_BK[0, : len(rows)]
         candidate_reader = CandidateReader(context.params, reader, context.passages, context.special)

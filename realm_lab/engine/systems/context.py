@@ -73,7 +73,7 @@ class Context(CorpusContext):
     def model_folder(self, stage: str) -> Path:
         """Return the folder of a finished stage's models: in its run folder, or DVC's copy in models/. UserError: there
         is none, or its files are not those that were written."""
-        key = self.run.key(stage)
+        key = self.run.key(system_of(self.run.system).stage(stage).name)
         folder = stage_folder(self.runs, stage, key) / "model"
         copies = sorted((self.root / "models" / stage).glob("*/manifest.json"))
         same = [manifest.parent for manifest in copies if read_json(manifest).get("key") == key]
@@ -90,7 +90,7 @@ class Context(CorpusContext):
 
     def _nearest_finished(self, stage: str) -> str:
         """Describe how the most similar finished run of this system differs; "" if there is none."""
-        found, given = [], {"seed": self.run.seed, **flatten(self.params)}
+        found, given = [], {"seed": self.run.seed, **flatten(self.run.params)}
         for record in read_runs(self.runs):
             key = record.stages.get(stage, "")
             folder = stage_folder(self.runs, stage, key) / "model" / "manifest.json"

@@ -141,7 +141,7 @@ class CorpusContext:
         return only_recurring(chosen, parts, least, most, self.special.unk)
 
     def stage(self, name: str) -> StageRun:
-        """Return the folder of a stage of this run."""
-        found = open_stage(self.runs, self.run, name)
+        """Return the folder of a stage of this run. UserError: its system has no such stage."""
+        found = open_stage(self.runs, self.run, system_of(self.run.system).stage(name).name)
         found.launch["device"] = self.device.type
         return found

@@ -33,7 +33,7 @@ def gate(context: Context) -> Gate:
     for part in ("cloze_dev", "sentences"):
         sentences = context.sentences(part)
         rows = _asking(sentences)
-        for row in rows[evenly_spaced(len(rows), SPANS - len(masked))].tolist() if len(rows) else []:
+        for row in rows[evenly_spaced(len(rows), SPANS - len(masked))].tolist():
             one = mask_first_span(sentences, row, context.special.mask, context.asked)
             if context.special.unk not in one.targets:  # unknown words in passages cannot be compared
                 masked.append(one)
@@ -66,8 +66,8 @@ class _Supported(NamedTuple):
 
 
 def _supported_clozes(context: Context) -> list[_Supported]:
-    """Return up to SPANS development questions with a [MASK] that name passages that support the answer. Left out:
-    questions too long for a query, with an unknown word in the answer, or with other wordpieces once filled in."""
+    """Return up to SPANS development questions with a [MASK] that name passages that support the answer. A question is
+    left out if it is too long for a query, the answer has an unknown word, or its wordpieces change once filled in."""
     stored = context.corpus.questions("dev")
     questions = {one.id: one for one in stored_questions(stored) if one.supporting and MASK in one.question}
     gold = {name: stored.gold[number].tolist() for number, name in enumerate(stored.ids)}
@@ -82,11 +82,12 @@ def _supported_clozes(context: Context) -> list[_Supported]:
             origin = next((row for row in gold[item.id] if row not in supporting), NO_ROW)
             one = context.asked(MaskedSentence(item.tokens, item.positions, item.targets, item.text), "")
             found.append(_Supported(one, origin, supporting))
-    return [found[number] for number in evenly_spaced(len(found), SPANS)] if found else []
+    return [found[number] for number in evenly_spaced(len(found), SPANS)]
 
 
 def _asking(sentences: Sentences) -> np.ndarray:
-    """Return rows with a salient span; if gold passages are known, only those with a gold passage and of MAIN_KIND."""
+    """Return the rows of sentences with a salient span; if any gold passage is known, only sentences of MAIN_KIND that
+    have one."""
     with_span = sentences.rows_with_spans()
     asks = (np.asarray(sentences.gold)[with_span] >= 0) & (sentences.kinds()[with_span] == MAIN_KIND)
     return with_span[asks] if asks.any() else with_span

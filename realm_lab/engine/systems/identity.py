@@ -214,7 +214,7 @@ def open_stage(runs: Path, run: Run, stage: str) -> StageRun:
 
 def check_measured(runs: Path, run: Run, stage: str) -> None:
     """Check that the curves of a stage were measured with the run's evaluate.cloze_sentences and evaluate.questions:
-    curves choose among trials, but the stage's key lacks these parameters. UserError: the values were others."""
+    trials are compared by these curves, but the stage's key lacks both parameters. UserError: other values."""
     path = stage_folder(runs, stage, run.key(stage)) / "config.yaml"
     known = read_yaml(path)["params"].get("evaluate", {}) if path.exists() else {}
     for name in ("cloze_sentences", "questions"):

@@ -68,11 +68,11 @@ class Stage:
             work can read these, those of the stages before it, `observes` and `launch`; any other raises an error.
             "system" is the system itself, with all of its options, for work that calls `context.system`.
         work: `package.module:function`, called with (Context, StageRun) to do the stage; imported when it is done.
-        observes: further parameters that its work reads and that change only its log, or refuse a run.
-        keeps: the folder of the finished stage that others use, "": none; only `model` is copied to `models/` for DVC.
+        observes: further parameters that its work can read: they change its log or refuse a run, but change no result.
+        keeps: the folder inside the stage's folder that others use, or ""; DVC gets `model` as a copy in `models/`.
         uses_ranks: true if several processes can share the work.
-        version: part of its key if above 1; raised if only this stage's numbers change on purpose (if those of all
-            stages change: ENGINE_VERSION).
+        version: part of its key if above 1; raise it if only this stage's numbers change on purpose (and
+            ENGINE_VERSION if those of all stages change).
     """
 
     name: str
@@ -99,7 +99,7 @@ class Stage:
         return SYSTEM in self.depends_on
 
     def declares(self, name: str) -> bool:
-        """True if its results depend on a parameter: the last of `depends_on` that covers the name decides."""
+        """True if its results depend on a parameter: the last entry of `depends_on` that covers the name decides."""
         found = self.calls_system and is_inside(name, OPTIONS)
         for declared in self.depends_on:
             if is_inside(name, declared.removeprefix("-")):
@@ -118,7 +118,7 @@ PREPARE = Stage(
 """The first stage of every run, before those that its system declares."""
 EVALUATE = Stage(
     "evaluate",
-    # parameters of `pretrain` that measure utility; the initial models are in the keys of earlier stages
+    # utility is measured with the settings of `pretrain`; the initial models are in the keys of earlier stages
     (
         SYSTEM,
         "pretrain",
@@ -195,8 +195,8 @@ class System:
         raise Unsupported(f"system {self.name} answers no questions")
 
     def before_finetuning(self) -> System:
-        """Return the system with the initial models of its fine-tuning, whose retrieval is zero-shot; itself if these
-        are the same."""
+        """Return the system with the models from before its fine-tuning, whose retrieval is zero-shot. Return itself
+        if fine-tuning trains no retriever."""
         return self
 
     def on_corpus(self, passages: Passages, digest: str) -> System:
@@ -334,7 +334,7 @@ def view_of(params: Params, system: str, stage: str, *, key: bool = False) -> Pa
 
     declared, params = (PREPARE, *system_of(system).stages), fixed_params(params, system)
     last = system_of(system).stage(stage)
-    if not last.declares(CHANGES) and params._options is None:  # reads the values at the end, which a view already has
+    if not last.declares(CHANGES) and params._options is None:  # it reads the final values; a view has them
         params = params.at_end()
     stages = declared[: declared.index(last) + 1]
 

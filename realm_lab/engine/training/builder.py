@@ -102,9 +102,13 @@ class ProcessBuilder:
                 raise self._failure()
             answer = int(line)
 
-    def _failure(self) -> UserError:
+    def _failure(self) -> UserError | SystemExit:
+        """Return the reason why the process has ended. SIGTERM stops all processes of a job, so the run stops too."""
         assert self._process is not None
-        return UserError(f"the builder of the index ended with code {self._process.wait()}, see above; run again")
+        code = self._process.wait()
+        if code in (-signal.SIGTERM, 128 + signal.SIGTERM):
+            return SystemExit(128 + signal.SIGTERM)
+        return UserError(f"the builder of the index ended with code {code}, see above; run again")
 
 
 def _place(folder: Path, step: int) -> Path:

@@ -93,8 +93,8 @@ def train(
             torch.manual_seed(derive_seed(task.seed, "dropout", step, *mine))
             finished = step + 1 == task.total_steps
             logged = first and (finished or (step + 1) % launch.log_interval_steps == 0)
+            # Operations of compiled code cannot be counted.
             is_counted = first and (finished or (step + 1) % COUNT_STEPS == 0) and not launch.compile
-            # operations of compiled code are not seen
             counted = FlopCount() if is_counted else None  # type: ignore[no-untyped-call]
             with counted or nullcontext():
                 values = task.train_step(step)

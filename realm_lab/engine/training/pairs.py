@@ -17,7 +17,7 @@ from realm_lab.engine.corpus.words import WordStarts
 from realm_lab.engine.models.inputs import Batch, join, pad_positions
 
 MASK_RATE = 0.15  # share of words masked in pairs without a masked salient span (BERT)
-REMOVAL_RATE = 0.9  # how often the query is removed from its passage (Lee et al. 2019)
+REMOVAL_RATE = 0.9  # share of queries that are removed from their passage (Lee et al. 2019)
 CUT = 0.3, 0.7  # shares of a passage's length; it is cut into halves between them
 READ_FRACTION = 0.5  # share of pairs with a picture that have all salient spans masked; the rest have one masked
 SALIENT_FRACTION = 0.5  # share of pairs without a picture in which one salient span is masked instead of words
@@ -99,9 +99,9 @@ class Captions:
 
 
 class PassagePairs:
-    """Pairs of a passage and a sentence with a salient span. Related: the passage before or after the sentence's
-    origin in the article, since the origin contains the sentence itself; the origin if there is neither. Unrelated, or
-    if the sentence has no origin: any passage."""
+    """Pairs of a sentence with a salient span, and a passage. Related: the passage before or after the sentence's
+    origin in its article, or the origin if there is neither. (The origin contains the sentence itself.) Unrelated, or
+    without an origin: any passage."""
 
     def __init__(self, sentences: Sentences, passages: Passages):
         self._sentences, self._passages = sentences, passages
@@ -147,7 +147,8 @@ class PairSampler:
         max_length: int,
     ):
         self._source, self._special, self._word_starts, self._max_length = source, special, word_starts, max_length
-        self._order = EpochOrder(len(source), seed, "warm-start-pairs")
+        self.total = len(source)
+        self._order = EpochOrder(self.total, seed, "warm-start-pairs")
 
     def batch(
         self, step: int, size: int, related_fraction: float, generator: np.random.Generator, part: slice = slice(None)

@@ -74,7 +74,7 @@ class PretrainTask:
         self._policy = CandidatePolicy.of(settings)
         self._policy.check(len(retriever.passages))
         self._source = CandidateSource(settings)
-        # The policy of training steps; source `empty` has no passages. Probes and evaluation always search the index.
+        # With the source `empty`, training reads only the null document. Probes and evaluation always search the index.
         self._reading = replace(self._policy, count=1) if settings.candidate_source.name == "empty" else self._policy
         self._stream = QueryStream(settings, sentences, special.mask, seed, vocabulary)
         place_null(settings, retriever, self._stream)
@@ -197,7 +197,9 @@ class PretrainTask:
                 found = Candidates(found.rows_BK[:, 1:], found.score_BK[:, 1:], found.log_prior_BK[:, 1:])
                 log_reader_BK = log_reader_BK[:, 1:]
         elif read_null:
-            with torch.no_grad():
+            # In a logged step, the dropout of further micro-batches is drawn as in any other step.
+            device = self.retriever.device
+            with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
                 nulls_B1 = np.full((len(masked), 1), NULL, np.int64)
                 log_null_B = self._candidate_reader.read(masked, nulls_B1).log_probs_BK[:, 0]
         gold_B = np.asarray(self._sentences.gold[rows])

@@ -39,8 +39,8 @@ DEPTH = 2
 class ReaderProbe:
     """Measures the reader's gain from given passages, without retrieval, on a fixed set of held-out sentences.
 
-    If gold passages are known, only sentences with one and with a first span of MAIN_KIND are used. Each sentence has
-    its first salient span masked, and is read with
+    If any gold passage is known, only sentences that have one and whose first span is of MAIN_KIND are used. Each
+    sentence has its first salient span masked, and is read with
       gold: the passage known to contain the answer (Sentences.gold); if none is known but the passage of origin is
         (X = Z), another passage of the article of origin that contains the answer - never the origin, which contains
         the sentence itself;
@@ -55,7 +55,7 @@ class ReaderProbe:
         asks_for_fact = (np.asarray(sentences.gold) >= 0) & (sentences.kinds() == MAIN_KIND)
         has_span = np.asarray(sentences.spans.lengths) > 0
         with_span = np.flatnonzero(asks_for_fact if asks_for_fact.any() else has_span)
-        self.numbers = with_span[evenly_spaced(len(with_span), READER_SENTENCES)] if len(with_span) else with_span
+        self.numbers = with_span[evenly_spaced(len(with_span), READER_SENTENCES)]
         self.masked = [mask_first_span(sentences, int(number), special.mask) for number in self.numbers]
         origins = np.asarray(sentences.origins[self.numbers], np.int64)
         golds = np.asarray(sentences.gold[self.numbers], np.int64)
@@ -137,7 +137,7 @@ class StalenessProbe:
     def sampled(self, retriever: Retriever) -> tuple[dict[str, float], np.ndarray]:
         """Return the drift estimated from few fresh vectors, and the rows that are embedded for it, [P]: a fixed sample
         and the top results of the index. The estimate assumes that a fresh index finds only these rows, so its overlap
-        is never below the exact one, and the higher the fewer passages are embedded."""
+        is at least the exact one, and grows if fewer passages are embedded."""
         with evaluating(retriever.embedder):
             query_BD = retriever.embed_queries(self._queries)
             searched_BD = retriever.search_queries(self._queries, query_BD)

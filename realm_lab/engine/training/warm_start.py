@@ -23,7 +23,7 @@ from realm_lab.engine.training.pairs import Captions, InverseCloze, PairSampler
 from realm_lab.errors import UserError
 from realm_lab.records.run import Flag
 
-LAST_STEPS = 20  # the accuracy of an attempt, and of the whole phase, is averaged over them
+LAST_STEPS = 20  # of an attempt, or of the whole phase; its accuracy is the mean over them
 LOW_ACCURACY = 0.5  # the run is flagged if the in-batch accuracy of the Inverse Cloze Task ends below it
 JUDGED_STEPS = 100  # with fewer steps the accuracy is not judged, since a smoke test is too short to learn
 
@@ -66,6 +66,9 @@ class WarmStartTask:
             self._flags = (Flag("few_passages_ict", text),)
         self._initial = {name: value.clone() for name, value in embedder.state_dict().items()}
         self._device = next(reader.parameters()).device
+        if self.reader_steps and not sampler.total:
+            remedy = "check corpus.tagger, or set warm_start.reader.steps to 0"
+            raise UserError("no sentence of the pre-training corpus has a salient span", remedy)
         if not len(clozes.rows) and not captions and self._settings.embedder.steps:
             raise UserError(
                 "the Inverse Cloze Task needs passages of two sentences or more and the corpus has none; raise "
@@ -101,7 +104,7 @@ class WarmStartTask:
     def _place(self, step: int) -> tuple[int, int, int]:
         """Return the attempt that a step of the embedder's phase belongs to (-1: the whole phase), the step's number in
         this attempt, and the attempt's number of steps."""
-        attempt, position = divmod(step - self.reader_steps, max(1, self._attempt_steps))
+        attempt, position = divmod(step - self.reader_steps, self._attempt_steps)
         if attempt < self._attempts:
             return attempt, position, self._attempt_steps
         position = step - self.reader_steps - self._attempts * self._attempt_steps

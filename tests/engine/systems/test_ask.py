@@ -127,6 +127,13 @@ def test_mistakes(line: Path, verb: Verb, text: str, message: str) -> None:
         verb(open_run(PARAMS, line, 0, "realm"), text)
 
 
+def test_a_blank_of_unknown_length_needs_salient_spans(line: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("realm_lab.engine.systems.ask.span_length_log_probs", lambda sentences: {})
+    remedy = "write several [MASK] side by side, one for each wordpiece"
+    with refused("no salient span of the pre-training corpus has 6 wordpieces or fewer", remedy=remedy):
+        fill(open_run(PARAMS, line, 0, "realm"), "who is [MASK] ?")
+
+
 def test_an_unfinished_run_is_named_with_what_to_do(line: Path) -> None:
     with pytest.raises(UserError, match="the finetune stage has not finished for these parameters; call `realm-lab r"):
         ask(open_run(PARAMS, line, 0, "warm_start"), "who ?")
@@ -185,6 +192,15 @@ def test_fill_asks_the_models_that_finetuning_begins_with(line: Path, corpus: Pr
     for chosen, system in ((tiny.params(warm), "realm"), (PARAMS, "warm_start"), (PARAMS, "realm")):
         said.append(fill(open_run(chosen, line, 0, system), sentence_of(corpus)))
     assert said[0] == said[1] != said[2]
+
+
+def test_fill_retrieves_with_the_query_form_of_pretraining(line: Path, corpus: PreparedCorpus) -> None:
+    shares = []
+    for form in ("masked", "question"):
+        params = tiny.params({"model.dropout": 0.1, "pretrain.query_form": form})
+        found = fill(open_run(params, line, 0, "warm_start"), sentence_of(corpus))
+        shares.append([candidate.probability for candidate in found.candidates])
+    assert shares[0] != shares[1]
 
 
 def test_the_command_line_and_its_tables(

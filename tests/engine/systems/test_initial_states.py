@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from realm_lab.engine.models.folders import read_embedder, write_embedder
 from realm_lab.engine.systems.context import Context
-from realm_lab.engine.systems.identity import plan_run
+from realm_lab.engine.systems.identity import plan_run, record_run
 from realm_lab.engine.systems.initial import initial_state
 from realm_lab.engine.systems.reading import DenseRetriever
 from realm_lab.engine.systems.registry import system_of
+from realm_lab.errors import UserError
 from tests import tiny
 from tests.engine.models.same_bits import read_reader
 
@@ -185,3 +186,12 @@ def test_one_tower_is_trained_without_the_other(line: Path, context: Make, train
     same = {name for name, value in begun.state_dict().items() if torch.equal(value, ended.state_dict()[name])}
     assert {name for name in begun.state_dict() if name.startswith(frozen)} <= same
     assert f"{trained}_projection.weight" not in same
+
+
+def test_a_missing_model_names_a_finished_run_to_a_stage_that_reads_few_parameters(line: Path) -> None:
+    """The finished run has an option of a plug-in of pre-training, which this system and stage do not read."""
+    drift = tiny.params({"pretrain.refresh.policy": {"name": "drift", "overlap": 0.7}})
+    record_run(line / "runs", plan_run(drift, "warm_start", 0))
+    missing = plan_run(tiny.params({"warm_start.reader.steps": 3}), "warm_start", 0)
+    with pytest.raises(UserError, match=r"A finished run has warm_start\.reader\.steps = 12, .*policy\.overlap = 0\.7"):
+        Context(missing, line, "finetune").model_folder("warm_start")

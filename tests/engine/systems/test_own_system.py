@@ -291,6 +291,15 @@ def test_a_stage_reads_only_what_it_declares(project: Path) -> None:
     assert found == {"layers": 2, "questions": 12, "cut": 26, "threads": 1}
 
 
+def test_models_of_a_stage_that_a_system_lacks_are_refused(project: Path) -> None:
+    (project / "fixed_systems.py").write_text(FIXED)
+    context = Context(plan_run(tiny.params(), "fixed_systems:Reads", 0), project)
+    with pytest.raises(UserError, match="system reads has no stage 'warm_start'; its stages are prepare, look, eval"):
+        context.load_reader("warm_start")
+    with pytest.raises(UserError, match="no stage 'lok'"):
+        context.stage("lok")
+
+
 def test_what_an_earlier_stage_observes_is_no_ones_but_its_own(project: Path) -> None:
     (project / "late_systems.py").write_text(FIXED.replace('"heads": params.model.heads,', ""))
     params, name = tiny.params(), "late_systems:After"

@@ -69,6 +69,15 @@ def test_a_micro_batch_changes_no_number(line: Path, monkeypatch: pytest.MonkeyP
         assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
+def test_the_steps_that_are_logged_change_no_number(line: Path) -> None:
+    """Without a null document, a logged step also reads each sentence without a passage, with dropout."""
+    changes = {f"warm_start.{part}.steps": 1 for part in ("reader", "embedder")} | {"model.dropout": 0.1}
+    tiny.run("warm_start", tiny.params(changes), line)
+    changes |= {"pretrain.null_document": "off", "launch.micro_batch": 1}
+    often, seldom = (outcome(line, changes | {"launch.log_interval_steps": steps})[0] for steps in (1, 3))
+    assert all(torch.equal(seldom[name], value) for name, value in often.items())
+
+
 @pytest.mark.parametrize("length", [3, 17, 40])
 def test_an_encoder_costs_what_torch_counts(length: int) -> None:
     shape = EncoderShape(100, 24, 3, 4, 56, 64)

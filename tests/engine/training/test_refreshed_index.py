@@ -190,6 +190,7 @@ def test_a_builder_process_changes_no_bit(
 
 
 BROKEN = "import sys; sys.stdin.readline(); sys.exit(3)"
+TERMINATED = "import os; os.kill(os.getpid(), 15)"  # as all processes of a job are
 
 
 @pytest.mark.slow
@@ -223,4 +224,9 @@ def test_a_builder_that_fails_ends_the_run_which_resumes(
             tiny.run("pretrain", chosen, root)
     assert str(caught.value) == "the builder of the index ended with code 3, see above; run again"
     assert tiny.stage_run("pretrain", chosen, root).status().state == "FAILED"
+    with monkeypatch.context() as patches:
+        patches.setattr(builder, "COMMAND", (sys.executable, "-c", TERMINATED))
+        with pytest.raises(SystemExit, match="143"):
+            tiny.run("pretrain", chosen, root)
+    assert tiny.stage_run("pretrain", chosen, root).status().state == "PREEMPTED"
     assert tiny.outcome(tiny.run("pretrain", chosen, root)) == expected

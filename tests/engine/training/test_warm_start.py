@@ -20,6 +20,7 @@ from realm_lab.engine.training.pairs import Captions, InverseCloze, Pair, PairSa
 from realm_lab.records.run import Flag
 from tests import tiny
 from tests.engine.corpus.preparing import write_part
+from tests.factories.errors import refused
 
 SHORT = {"warm_start.reader.steps": 2, "launch.checkpoint_interval_seconds": 1000}
 
@@ -62,6 +63,13 @@ def test_a_task_that_was_not_learned_and_one_of_few_passages_are_flagged(
     few, low = run.status().flags
     assert few.name == "few_passages_ict"
     assert low == Flag("low_accuracy_ict", f"accuracy of the Inverse Cloze Task {mean:.2f}, below 0.5")
+
+
+def test_sentences_without_salient_spans_are_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("realm_lab.engine.systems.stages.warm_start.ArticlePairs", lambda articles: [])
+    remedy = "check corpus.tagger, or set warm_start.reader.steps to 0"
+    with refused("no sentence of the pre-training corpus has a salient span", remedy=remedy):
+        tiny.run("warm_start", tiny.params(SHORT | {"warm_start.reader.steps": 5}), root)
 
 
 SPANS: list[list[int]] = [[], [0, 2], [], [1, 2, 3, 5], []]
