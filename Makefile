@@ -118,8 +118,8 @@ test-oldest: setup-oldest  ## run a quick part of the tests with the lowest vers
 	  tests/test_proofs.py tests/test_environments.py tests/engine/params tests/evidence/statistics tests/engine/corpus tests/engine/models \
 	  tests/engine/evaluation tests/lab/tracking $(ARGS)
 
-# The numbers must not depend on the processor: the same tests with the vector instructions that it has beside those that
-# PyTorch chooses, with which `make test` runs.
+# The numbers must not depend on the processor: the same tests with its other vector instructions. `make test` runs with
+# those that PyTorch chooses.
 test-numerics: setup-dev  ## run the numerical tests with the lesser vector instructions of the processor
 	@own=$$($(VENV)/bin/python -c 'import torch; print(torch.backends.cpu.get_cpu_capability().lower())'); \
 	for capability in default avx2 avx512; do \
@@ -130,7 +130,7 @@ test-numerics: setup-dev  ## run the numerical tests with the lesser vector inst
 	    tests/engine/training/test_resume.py tests/engine/models tests/parity tests/engine/retrieval/test_exact.py $(ARGS) || exit 1; \
 	done
 
-# In the environment, not on command lines: it may hold a password.
+# The address is in the environment, not on command lines, since it may hold a password.
 ui: export MLFLOW_TRACKING_URI := $(TRACKING_URI)
 ui: export MLFLOW_BACKEND_STORE_URI := $(TRACKING_URI)
 ui: export MLFLOW_REGISTRY_STORE_URI := $(TRACKING_URI)

@@ -99,11 +99,11 @@ def parameters(passages: int, model: dict[str, int], threads: int = 0) -> Params
         "sentence_length": 26,
     }
     return Params(
-        corpus=corpus,  # type: ignore[arg-type]
-        model={**model, "dropout": 0.0},  # type: ignore[arg-type]
-        warm_start={"embedder": {"initial_encoder": "reader"}},  # type: ignore[arg-type]
-        pretrain={"candidates": 12, "batch_size": 24, "refresh": {"interval_steps": 10}},  # type: ignore[arg-type]
-        launch={"threads": threads},  # type: ignore[arg-type]
+        corpus=corpus,
+        model={**model, "dropout": 0.0},
+        warm_start={"embedder": {"initial_encoder": "reader"}},
+        pretrain={"candidates": 12, "batch_size": 24, "refresh": {"interval_steps": 10}},
+        launch={"threads": threads},
     )
 
 
@@ -124,7 +124,8 @@ def fresh_build(corpus: Path, model: dict[str, int], threads: int) -> dict[str, 
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise UserError(f"the build of {corpus} failed: {done.stderr.strip().splitlines()[-1]}")
+        reason = done.stderr.strip().splitlines() or ["killed, perhaps for its memory"]
+        raise UserError(f"the build of {corpus} failed: {reason[-1]}")
     found: dict[str, float] = json.loads(done.stdout)
     return found
 

@@ -76,10 +76,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--passages", type=int, nargs="+", help=f"sizes (default: {SIZES})")
     parser.add_argument("--questions", type=int, default=1000, help="asked by evaluate (default: 1000)")
     parser.add_argument("--tiny", action="store_true", help="a smaller model and fewer steps, to try the program out")
-    parser.add_argument("--folder", type=Path, required=True, help="where the projects are made, and gone on with")
+    parser.add_argument("--folder", type=Path, required=True, help="where the projects are made, and continued")
     parser.add_argument("--output", type=Path, help="JSON file to write")
     arguments = parser.parse_args(argv)
     sizes = arguments.passages or ([2000] if arguments.tiny else SIZES)
+    if min(sizes) < 2 * arguments.questions:
+        parser.error(f"--passages {min(sizes)}: fewer than two for each of the {arguments.questions} --questions")
     found = {str(size): measure(arguments.folder / str(size), size, arguments) for size in sizes}
     result = {"machine": description(os.cpu_count() or 1), "questions": arguments.questions, "sizes": found}
     print(report(result))

@@ -56,7 +56,11 @@ def main(argv: list[str] | None = None) -> int:
     options = options_of(argv)
     deadline = time.monotonic() + 60 * options.minutes
     path = options.out / "gpu.json"
-    found: dict[str, Result] = read_json(path)["items"] if path.exists() else {}
+    before: dict[str, Any] = read_json(path) if path.exists() else {"items": {}}
+    found: dict[str, Result] = before["items"]
+    if found and (before["device"], before["tiny"]) != (options.device, options.tiny):
+        words = f"--device {before['device']}{' --tiny' * before['tiny']}"
+        raise SystemExit(f"benchmarks.gpu: {path}: measured with {words}; choose another OUT")
     items = the_list(options)
     for item in items:
         is_done = found.get(item.name, {}).get("state") == "done"
@@ -227,7 +231,8 @@ def _search(result: Result) -> Figures:
 def _refresh(result: Result) -> Figures:
     yield "stall, share of the time", result["stall"]["builder"]
     yield "the same without refreshes", result["stall"]["never"]
-    yield "step beside a builder, of one without", result["step_seconds"]["builder"] / result["step_seconds"]["never"]
+    seconds = result["step_seconds"]
+    yield "step time with a builder, divided by that without", seconds["builder"] / seconds["never"]
     yield "refreshes", str(int(result["refreshes"]))
     yield from _memory(result)
 

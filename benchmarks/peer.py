@@ -18,7 +18,7 @@ class Peer:
     """A script of peers/ under the given Python; it sleeps while it is not asked, so that timings do not mix."""
 
     def __init__(self, python: str, script: str, threads: int):
-        # Only the peer's libraries; its OpenMP threads wait as in this process, whose settings it inherits.
+        # The peer gets the OpenMP settings of this process, but not its libraries.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environment |= {
             "OMP_NUM_THREADS": str(threads),

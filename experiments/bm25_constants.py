@@ -22,9 +22,8 @@ GRID = {
 
 
 def main() -> None:
-    plan = plan_study(
-        Path("experiments/real_answers_bm25.yaml"), Path(), overrides={"evaluate.questions": 10**6}
-    )  # all
+    all_questions = {"evaluate.questions": 10**6}
+    plan = plan_study(Path("experiments/real_answers_bm25.yaml"), Path(), overrides=all_questions)
     context = Context(plan.runs[0], Path())
     questions = AskedQuestions.of_split(context, "train")
     found = []

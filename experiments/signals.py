@@ -32,7 +32,7 @@ class Prediction(ReportSection):
 
     @functools.cached_property
     def measured(self) -> list[dict[str, Any]]:
-        """A dict for each run with a measured signal and a recall@5: cell, seed, cosine, bias and recall."""
+        """A dict for each run with a cosine and a recall@5: cell, seed, cosine, bias and recall."""
         ends = self.report.results.set_index(["cell", "seed"])["recall_at_5"].dropna().to_dict()
         with COSINES.open(encoding="utf-8", newline="") as file:
             rows = [(row["cell"], int(row["seed"]), row) for row in csv.DictReader(file)]
@@ -45,11 +45,12 @@ class Prediction(ReportSection):
 
     @functools.cached_property
     def correlations(self) -> dict[str, dict[int, float]]:
-        """`cosine` and `bias` -> seed -> Spearman's correlation with recall, over the signals."""
+        """`cosine` and `bias` -> seed -> Spearman's correlation with recall, over the signals; seeds with fewer than
+        three signals are left out."""
         found: dict[str, dict[int, float]] = {"cosine": {}, "bias": {}}
         for seed in sorted({one["seed"] for one in self.measured}):
             runs = [one for one in self.measured if one["seed"] == seed]
-            for name, by_seed in found.items():
+            for name, by_seed in found.items() if len(runs) > 2 else ():
                 values = [[one[key] for one in runs] for key in (name, "recall")]
                 by_seed[seed] = float(stats.spearmanr(*values).statistic)
         return found
@@ -70,6 +71,8 @@ class Prediction(ReportSection):
     def note(self) -> str:  # type: ignore[override]
         """The mean correlations, and the interval and p of the cosine's."""
         cosine, bias = (list(one.values()) for one in self.correlations.values())
+        if not cosine:
+            return ""
         interval = t_interval(cosine)
         return (
             f"Spearman's rank correlation of the cosine with recall@5, mean of {len(cosine)} seeds: "
@@ -95,7 +98,7 @@ def main() -> None:
         for seed in range(69, 77):
             command = [sys.executable, "-m", "realm_lab", "gradients", "--run", f"signals_at_30/marginal-s{seed}"]
             asked = [*command, "--candidates", "12", "--json"]
-            found = json.loads(subprocess.run(asked, check=True, capture_output=True, text=True).stdout)
+            found = json.loads(subprocess.run(asked, check=True, stdout=subprocess.PIPE).stdout)
             for one in found["estimates"]:
                 cell = ESTIMATES.get(one["name"], one["name"])
                 writer.writerow([cell, seed, f"{one['weights_cosine']:.6g}", f"{one['weights_bias']:.6g}"])

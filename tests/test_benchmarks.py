@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks import embedding_scale, full_size
+from realm_lab.errors import UserError
+
 pytestmark = pytest.mark.slow
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -30,6 +33,13 @@ def test_building_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert "| 10,000 | " in shown
 
 
+def test_a_build_that_was_killed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = subprocess.CompletedProcess([], -9, "", "")
+    monkeypatch.setattr("benchmarks.embedding_scale.subprocess.run", lambda *words, **how: killed)
+    with pytest.raises(UserError, match="failed: killed"):
+        embedding_scale.fresh_build(tmp_path, {}, 1)
+
+
 def test_preparing_is_compared_with_the_bare_tokenizer(tmp_path: Path) -> None:
     sizes = ["--passages", 400, "--full-passages", 200, "--workers", 2, "--folder", tmp_path]
     result, _ = result_of(tmp_path, "prepare", "--tiny", *sizes)
@@ -47,6 +57,12 @@ def test_the_whole_line_is_measured_step_by_step_and_goes_on(tmp_path: Path) -> 
     assert all(step["seconds"] > 0 and step["peak_mebibytes"] > 50 for step in found["steps"].values())
     assert "| prepare and evaluate the update | " in shown
     assert result_of(tmp_path, "full_size", *arguments)[0]["sizes"] == result["sizes"]
+
+
+def test_too_few_passages_for_the_questions_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        full_size.main(["--passages", "100", "--folder", str(tmp_path)])
+    assert "--passages 100: fewer than two for each of the 1000 --questions" in capsys.readouterr().err
 
 
 def test_the_cost_of_studies_is_measured(tmp_path: Path) -> None:

@@ -65,6 +65,13 @@ def test_what_is_there_is_not_measured_again(tmp_path: Path, monkeypatch: pytest
     assert [name for name in tried if tried.count(name) > 1] == ["search", "search"]
 
 
+def test_a_trial_is_not_taken_for_a_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "tried", lambda item: {"state": "done", "seconds": 1.0, "figures": {"a figure": 1.5}})
+    assert gpu.main([str(tmp_path), "--device", "cpu", "--tiny"]) == 0
+    with pytest.raises(SystemExit, match="measured with --device cpu --tiny; choose another OUT"):
+        gpu.main([str(tmp_path)])
+
+
 def test_the_plain_step_computes_our_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = argparse.Namespace(
         tiny=True, size=None, device="cpu", distinct=False, compile=False, candidates=4, batch_size=3, token_budget=512

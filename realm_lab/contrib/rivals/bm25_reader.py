@@ -41,5 +41,5 @@ class Bm25Reader(Bm25Passages):
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
         rows_QK, scores_QK = super().retrieve(questions, k)
-        divisor_QK = np.where(rows_QK >= 0, np.float32(self.own.temperature), np.float32(1))  # NO_SCORE stays
+        divisor_QK = np.where(rows_QK >= 0, np.float32(self.own.temperature), np.float32(1))  # NO_SCORE is kept
         return Retrieved(rows_QK, scores_QK / divisor_QK)

@@ -8,7 +8,7 @@ changes nothing.
 Simplified: one model from scratch (or from model.checkpoint) of the size of the other systems' encoder, with a decoder
 of that size, instead of T5; BERT's post-norm layers with absolute positions; one [MASK] for T5's numbered sentinels;
 AdamW with warm-up and decay instead of Adafactor at a constant learning rate; no mixture of tasks; the first answer is
-the target, and the answer is decoded from wordpieces, in lower case if the tokenizer is.
+the target, and the answer is decoded from wordpieces, in lower case if the vocabulary is.
 """
 
 from __future__ import annotations

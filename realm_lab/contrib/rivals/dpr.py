@@ -4,9 +4,9 @@ the system `bm25_dpr_reader` (the row BM25 of Table 4).
 
 Simplified: the towers come from the warm start, not from plain BERT, and have its projection; the span head is the same
 in all systems here, one softmax over the spans of a passage, and not two, over starts and ends; the last weights are
-used, not the paper's checkpoint with the best validation rank. A question without a passage with its answer among the
-first 100 is left out of the step that it is drawn in; `answerable_fraction` is the share of the other questions. The
-peak learning rate of the towers is finetune.retriever's.
+used, not the paper's checkpoint with the best validation rank. A step leaves out a question if none of its first 100
+passages contains an answer; `answerable_fraction` is the share of questions that it keeps. The peak learning rate of
+the towers is finetune.retriever's.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class WriterOptions(Section):
     """Options of the systems that write from passages."""
 
     denoise_steps: NonNegative = 1_000_000
-    """Steps in which the decoder learns to write; the papers have the pre-training of T5 or BART."""
+    """Steps in which the decoder learns to write (the papers start from T5 or BART)."""
     denoise_batch_size: Positive = 128
     """Texts per step of denoising."""
     denoise_learning_rate: Fraction = 1e-3

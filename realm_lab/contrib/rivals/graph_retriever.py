@@ -57,7 +57,8 @@ class GraphRetriever(LinkedReader):
 
     def graph(self, bm25: np.ndarray) -> np.ndarray:
         """Return the rows of a graph: the seeds, passages that they link to, passages linked from those, then the other
-        passages of BM25; within a hop the best by BM25's order first, then in the order of their linking passages."""
+        passages of BM25. Within a hop, those that BM25 found are first, in its order; the rest follow their linking
+        passages' order."""
         own, rank = self.own, {int(row): number for number, row in enumerate(bm25)}
         rows = dict.fromkeys(bm25[: own.seeds].tolist())
         frontier = list(rows)
@@ -66,6 +67,9 @@ class GraphRetriever(LinkedReader):
             frontier = sorted(linked, key=lambda row: rank.get(row, len(bm25)))[: own.passages - len(rows)]
             rows |= dict.fromkeys(frontier)
         return np.array([*(rows | dict.fromkeys(rank))][: own.passages], np.int64)
+
+    def near(self, path: np.ndarray, bm25: np.ndarray) -> list[np.ndarray]:
+        return [*super().near(path, bm25), self.graph(bm25)]
 
     def example(
         self, number: int, path: np.ndarray, is_gold: bool, bm25: np.ndarray, holding: np.ndarray

@@ -22,7 +22,7 @@ class HardEmOptions(SelectingOptions):
     """`system_options.hard_em`."""
 
     negatives: NonNegative = 1
-    """Passages without the answer that the reader is trained on (the code's)."""
+    """Passages without the answer that the reader is trained on (the released code's)."""
     variant: Literal["hard_em", "first_only", "mml"] = "hard_em"
     """Occurrences of the answer that count: the most likely one, the first, or all by their sum."""
     tau_steps: Positive = 8000

@@ -75,7 +75,7 @@ class LinkedReader(Bm25Passages, ABC):
         self, number: int, path: np.ndarray, is_gold: bool, bm25: np.ndarray, holding: np.ndarray
     ) -> Example | None:
         """Return the training example of a question, or None. `path` ends with a gold passage (`is_gold`), or is the
-        best passage of BM25 with the answer, or empty. `holding`: gold passages, and others nearby with the answer."""
+        best passage of BM25 with the answer, or empty. `holding`: gold passages, and those in `near` with an answer."""
 
     @abstractmethod
     def loss(self, model: Any, vectors_PD: Tensor, rows_P: np.ndarray, example: Example) -> Tensor:
@@ -97,6 +97,10 @@ class LinkedReader(Bm25Passages, ABC):
             for question, tokens, rows_K in zip(new, self.context.question_tokens(new), found_QK, strict=True):
                 self._found[question] = self.search(tokens, rows_K[rows_K >= 0])
         return [self._found[question] for question in questions]
+
+    def near(self, path: np.ndarray, bm25: np.ndarray) -> list[np.ndarray]:
+        """Return the rows in which answers are looked for: at least those that `example` may take as negatives."""
+        return [bm25, *map(self.links.of, [*path, *bm25])]
 
     @cached_property
     def links(self) -> Links:
@@ -144,7 +148,7 @@ class LinkedReader(Bm25Passages, ABC):
         answers, examples = self.context.answer_wordpieces(questions), []
         for number, rows_K in enumerate(found_QK):
             rows, path = rows_K[rows_K >= 0], questions.paths[number]
-            near = np.unique(np.concatenate([rows, questions.gold[number], *map(self.links.of, [*path, *rows])]))
+            near = np.unique(np.concatenate([questions.gold[number], *self.near(path, rows)]))
             is_gold_row = np.isin(near, questions.gold[number])
             holding = near[holds_answer(self.passages.bodies, near, answers[number]) | is_gold_row]
             if not len(path):

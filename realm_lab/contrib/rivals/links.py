@@ -61,7 +61,7 @@ class Links:
         return int((self._named.lengths == 0).sum())
 
     def of(self, row: int) -> np.ndarray:
-        """Return rows of the passages that a passage links to, by title, int64."""
+        """Return rows of the passages that a passage links to, grouped by title, int64."""
         return np.concatenate([np.empty(0, np.int64), *(self._rows[title] for title in self._named[row])])
 
     def relations(self, rows_N: np.ndarray) -> np.ndarray:

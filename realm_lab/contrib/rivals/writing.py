@@ -21,7 +21,7 @@ from realm_lab.engine.params.parameters import Params
 
 
 class Written(NamedTuple):
-    """An answer in wordpieces, and log p(y|z,x) under each passage; it is equal for passages that are read together."""
+    """An answer in wordpieces, and its log p(y|z,x) under each passage: one number if all are read together."""
 
     wordpieces: tuple[int, ...]
     log_reader_K: np.ndarray
@@ -49,8 +49,8 @@ def write_marginal(
     log_prior_QK: Tensor,
     marginal: str,
 ) -> Iterator[Written]:
-    """Write RAG's answers. `sequence`: of the greedy answers of each passage, the one with the largest p(y|x) =
-    sum_z p(z|x) p(y|z,x), summed over all passages. `token`: one answer, greedy by the marginal of each word."""
+    """Write RAG's answers. `sequence`: each passage gives a greedy answer, and the one of largest p(y|x) =
+    sum_z p(z|x) p(y|z,x), over all passages, is chosen. `token`: one answer, greedy by the marginal of each word."""
     longest, passages = params.finetune.max_span_wordpieces, log_prior_QK.shape[1]
     for part, source in _encoded(params, model, special, examples, 1, passages):
         prior_BK = log_prior_QK[part]
@@ -72,8 +72,8 @@ def write_marginal(
 def answer_of(
     tokenizer: Tokenizer, passages: Passages, written: Written, rows_K: np.ndarray, log_prior_K: np.ndarray
 ) -> Answer:
-    """Return a written answer with its passages. Its source is the most likely passage that contains it, or else the
-    most likely of all."""
+    """Return a written answer with its passages. Its source is the most likely passage that contains its text, else
+    the most likely of all."""
     text, candidates = tokenizer.decode(list(written.wordpieces)), []
     for row, log_prior, log_reader in zip(rows_K.tolist(), log_prior_K, written.log_reader_K, strict=True):
         if row >= 0:
@@ -92,8 +92,8 @@ def _encoded(
     joined: int,
     passages: int | None = None,
 ) -> Iterator[tuple[slice, Source]]:
-    """Encode questions in parts of at most launch.token_budget wordpieces, the states of every `joined` passages as one
-    source."""
+    """Encode questions with their passages, at most launch.token_budget wordpieces at once. The states of every
+    `joined` passages form one source."""
     longest = params.corpus.sentence_length + params.corpus.passage_length
     size = max(1, params.launch.token_budget // (longest * (passages or joined)))
     device = model.word_bias.device

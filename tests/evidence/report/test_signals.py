@@ -34,3 +34,15 @@ def test_the_cosine_is_ranked_against_recall_on_each_seed(tmp_path: Path, monkey
         "n": "3",
         **dict(zip(signals.COLUMNS, ("0.900", "0.100", "0.800"), strict=True)),
     }
+
+
+def test_a_seed_with_fewer_than_three_signals_is_not_correlated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = section(tmp_path / "cosines.csv", monkeypatch)
+    results = found.report.results
+    results.loc[(results["cell"] == "random") & (results["seed"] == 1), "recall_at_5"] = None
+    assert found.correlations["cosine"].keys() == {0, 2}
+    found = section(tmp_path / "cosines.csv", monkeypatch)
+    found.report.results["recall_at_5"] = None
+    assert (found.note, found.data()) == ("", {"prediction": {"cosine": {}, "bias": {}}})

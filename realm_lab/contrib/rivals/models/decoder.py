@@ -6,7 +6,7 @@ al. 2017), as deep and wide as the encoder; its input and output embeddings are 
 config.json and model.safetensors (BertModel: the encoder) and decoder.safetensors.
 """
 
-# Shapes: B texts, T wordpieces of a text with [CLS] and [SEP], P those before, S states looked at, D hidden size,
+# Shapes: B texts, T wordpieces of a text with [CLS] and [SEP], L those so far, S states looked at, D hidden size,
 # H heads, E head size, K sources of a text (each one state sequence), N = B * K, V words
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Generator(nn.Module):
         """Encode the sequences; the states of every `joined` neighbours form one long source (Fusion-in-Decoder)."""
         states_NLD = self.encoder(*batch)
         rows = len(states_NLD) // joined
-        return Source(states_NLD.view(rows, -1, states_NLD.shape[-1]), batch.mask_BL.view(rows, -1))
+        return Source(states_NLD.reshape(rows, -1, states_NLD.shape[-1]), batch.mask_BL.view(rows, -1))
 
     def forward(self, words_BT: Tensor, source: Source, cache: Cache | None = None) -> tuple[Tensor, Cache]:
         """Return the hidden states of wordpieces that follow those in the cache, [B, T, D], and the longer cache."""

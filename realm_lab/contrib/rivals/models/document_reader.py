@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -43,11 +44,14 @@ class StackedLstm(nn.Module):
 
     def forward(self, states_NPE: Tensor, mask_NP: Tensor) -> Tensor:
         lengths_N = mask_NP.sum(1).clamp(min=1).cpu()
+        # without instructions for bfloat16, oneDNN has no LSTM in it
+        is_float32 = states_NPE.is_cpu and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
         outputs = []
         for lstm in self.layers:
             dropped_NPE = functional.dropout(states_NPE, self.dropout, self.training)
             packed = pack_padded_sequence(dropped_NPE, lengths_N, batch_first=True, enforce_sorted=False)
-            states_NPE = pad_packed_sequence(lstm(packed)[0], batch_first=True, total_length=mask_NP.shape[1])[0]
+            with torch.autocast("cpu", enabled=False) if is_float32 else nullcontext():
+                states_NPE = pad_packed_sequence(lstm(packed)[0], batch_first=True, total_length=mask_NP.shape[1])[0]
             outputs.append(states_NPE)
         return functional.dropout(torch.cat(outputs, 2), self.dropout, self.training)
 

@@ -36,9 +36,8 @@ class SentenceEncoder:
         self.encoder.to(device).eval()
         self._tokenizer = load_tokenizer(folder)
         if (words := self._tokenizer.get_vocab_size()) > shape.vocabulary_size:
-            raise UserError(
-                f"{words} words but {shape.vocabulary_size} embeddings", "use its own tokenizer", path=folder
-            )
+            problem = f"the tokenizer has {words} words, but the model embeds only {shape.vocabulary_size}"
+            raise UserError(problem, "use the model's own tokenizer", path=folder)
         self._pooling, self._normalise, self._device = pooling, normalise, device
 
     @property

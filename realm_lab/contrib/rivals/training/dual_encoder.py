@@ -65,8 +65,8 @@ def label(questions: Questions, answers: Answers, passages: Passages, found_QK: 
 class DualEncoderTask(ModelsTask):
     """In-batch softmax from a question to its positive, among the positives and negatives of all questions of a step.
 
-    A passage of another question that contains an answer to this one is not a negative: a small corpus has many such
-    passages. (The paper mentions no such rule.) The reader is carried along untrained.
+    A passage of another question that contains an answer to this one, or is gold for it, is not a negative: a small
+    corpus has many such passages. (The paper mentions no such rule.) The reader is saved with the towers, untrained.
     """
 
     def __init__(
@@ -133,10 +133,11 @@ class DualEncoderTask(ModelsTask):
         return query_BD, torch.cat([gather_rows(part) for part in parts])
 
     def _excluded(self, number: int, position: int, rows_G: np.ndarray) -> np.ndarray:
-        """Mark passages that are neither negatives of a question nor its positive, the one at `position`, bool [G]."""
-        excluded_G: np.ndarray = holds_answer(self._passages.bodies, rows_G, self._answers[number]) | (
-            rows_G == rows_G[position]
-        )
+        """Mark passages that are left out of a question's softmax, bool [G]: those with an answer to it, and gold ones.
+        Its positive, at `position`, stays."""
+        gold = [rows_G[position], *self._questions.gold[number]]
+        excluded_G: np.ndarray = holds_answer(self._passages.bodies, rows_G, self._answers[number])
+        excluded_G |= np.isin(rows_G, gold)
         excluded_G[position] = False
         return excluded_G
 

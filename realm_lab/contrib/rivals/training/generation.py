@@ -1,5 +1,5 @@
-"""Training of an encoder-decoder: the log-likelihood of texts, by itself or with a trained dense retriever (RAG); and
-training texts with removed spans."""
+"""Training of an encoder-decoder by the log-likelihood of texts, also with a dense retriever that learns (RAG);
+and training texts with removed spans."""
 
 # Shapes: B examples, K passages, N = B * K, T wordpieces of a text behind [CLS]
 

@@ -29,8 +29,8 @@ MOST_HARD = 0.8  # largest probability of a hard update (the released code's)
 
 
 class SelectionTask(FinetuneTask):
-    """-log p(z+|x) - log p(y|z+,x), with p(z|x) over a positive z+, which contains the answer, and negatives, which do
-    not: at most the system's option `negatives`. All are drawn again in every step from the first DEPTH passages.
+    """-log p(z+|x) - log p(y|z+,x), with p(z|x) over a positive z+, which contains the answer, and at most `negatives`
+    (the system's option) passages, which do not. All are drawn again in every step from the first DEPTH passages.
 
     This is the marginal likelihood of FinetuneTask over these passages, with p(z|x) from the passage-selection head
     (`finetune.softmax: selected`), since the answer is in only one of them.

@@ -32,6 +32,7 @@ from realm_lab.errors import UserError
 from realm_lab.records.run import StageRun
 
 OTHER_PASSAGES = 3  # besides the one that helps, in `denoise`
+NO_SPAN = "no sentence of the pre-training corpus has a salient span"
 
 
 def learn(
@@ -58,13 +59,17 @@ def learn(
     end_stage(run, write, {})
 
 
-def question_examples(context: Context) -> list[Example]:
-    """Return the training questions, each with its first answer. UserError: there are none."""
+def question_examples(context: Context) -> tuple[list[str], list[Example]]:
+    """Return the training questions that have an answer: their texts, and each with its first answer as the target.
+    UserError: there are none."""
     questions = context.corpus.questions("train")
-    if not len(questions):
-        raise UserError("no training questions in the prepared corpus; name them in corpus.files.questions_train")
-    targets = context.wordpieces([answers[0] for answers in questions.answers])
-    return [Example(questions.tokens[number], (), np.array(target, np.int64)) for number, target in enumerate(targets)]
+    numbers = [number for number, answers in enumerate(questions.answers) if answers]
+    if not numbers:
+        raise UserError("there are no training questions with an answer; name some in corpus.files.questions_train")
+    targets = context.wordpieces([questions.answers[number][0] for number in numbers])
+    pairs = zip(numbers, targets, strict=True)
+    examples = [Example(questions.tokens[number], (), np.array(target, np.int64)) for number, target in pairs]
+    return [questions.texts[number] for number in numbers], examples
 
 
 def denoise(context: Context, run: StageRun) -> None:
@@ -76,6 +81,8 @@ def denoise(context: Context, run: StageRun) -> None:
     options, seed, special = context.options(WriterOptions), context.order_seed(run.stage), context.special
     articles = context.corpus.articles()
     pairs = ArticlePairs(articles) if articles else PassagePairs(context.corpus.sentences(), context.passages)
+    if options.denoise_steps and not len(pairs):
+        raise UserError(NO_SPAN, "check corpus.tagger, or set the option denoise_steps to 0")
 
     def example(others: int, item: int, generator: np.random.Generator) -> Example:
         pair = pairs.pair(item, True, generator)
@@ -102,13 +109,13 @@ def denoise(context: Context, run: StageRun) -> None:
 
 
 def finetune(context: Context, run: StageRun) -> None:
-    """Train on questions with passages: found once, or, if the query tower learns, at each step in the index of the
-    warm start."""
-    seed, examples = context.order_seed(run.stage), question_examples(context)
+    """Train on questions with passages. They are found once; if the query tower learns, at each step, in the index of
+    the warm start."""
+    seed, (texts, examples) = context.order_seed(run.stage), question_examples(context)
     system = cast(PassageWriter, context.system)
     own, objective = system.own, system.objective
     if objective is None:
-        rows_QK = system.retrieve(context.corpus.questions("train").texts, own.passages).rows_QK
+        rows_QK = system.retrieve(texts, own.passages).rows_QK
         examples = with_passages(examples, context.passages, rows_QK)
         retrieving = {}
     else:
@@ -136,20 +143,23 @@ def corrupt(context: Context, run: StageRun) -> None:
 def write_salient_spans(context: Context, run: StageRun) -> None:
     """Train to write a salient span that was removed from a sentence of X (Roberts et al. 2020)."""
     sentences = context.sentences()
-    rows = sentences.rows_with_spans()
+    rows, options = sentences.rows_with_spans(), context.options(ClosedBookOptions)
+    if options.salient_span_steps and not len(rows):
+        remedy = "check corpus.tagger and pretrain.recurring_spans, or set the option salient_span_steps to 0"
+        raise UserError(NO_SPAN, remedy)
 
     def example(item: int, generator: np.random.Generator) -> Example:
         spans = sentences.salient_spans(int(rows[item]))
         chosen = int(generator.integers(len(spans)))
         return blank(sentences.tokens[int(rows[item])], spans[chosen : chosen + 1], context.special)
 
-    options, model = context.options(ClosedBookOptions), load_generator(context, "span_corruption")
+    model = load_generator(context, "span_corruption")
     _learn(context, run, model, len(rows), example, options.salient_span_steps)
 
 
 def answer_questions(context: Context, run: StageRun) -> None:
     """Train to answer questions without passages."""
-    examples = question_examples(context)
+    _, examples = question_examples(context)
     options, model = context.options(ClosedBookOptions), load_generator(context, "salient_spans")
     _learn(context, run, model, len(examples), lambda item, _: examples[item], options.question_steps)
 

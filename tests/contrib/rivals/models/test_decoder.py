@@ -139,3 +139,13 @@ def test_a_decoder_is_drawn_as_the_encoder_is() -> None:
     for linear, spread in ((block.cross_query, 60**-0.5), (block.cross_output, (60 * 3 * 2) ** -0.5)):
         assert linear.weight.std().item() == pytest.approx(spread, rel=0.1)
         assert not linear.bias.any()
+
+
+@torch.no_grad()
+def test_states_are_joined_in_bfloat16_too() -> None:
+    model = Generator(SHAPE).eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        source = model.encode(batch_of([6, 3, 5, 2]), 2)
+        apart = model.encode(batch_of([6, 3, 5, 2]))
+    assert source.states_BSD.flatten(0, 1).equal(apart.states_BSD.flatten(0, 1))
+    assert source.mask_BS.shape == (2, 12)

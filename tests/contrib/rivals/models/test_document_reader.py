@@ -80,3 +80,12 @@ def test_dropout_is_off_in_evaluation_and_on_in_training(reader: DocumentReader,
     reader.eval()
     assert torch.equal(*same)
     assert not torch.equal(*other)
+
+
+@torch.no_grad()
+def test_bfloat16_is_near_where_the_processor_has_no_lstm_for_it(reader: DocumentReader, special: SpecialIds) -> None:
+    batch = join([np.array([7, 9])] * 2, [np.array([9, 5, 8])] * 2, special, 64)  # equal lengths: computed by oneDNN
+    exact_NP = reader.endpoints(batch).start_NP
+    with torch.autocast("cpu", torch.bfloat16):
+        rough_NP = reader.endpoints(batch).start_NP
+    assert 0 < (exact_NP - rough_NP).abs().max() < 0.05

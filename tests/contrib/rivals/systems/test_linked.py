@@ -145,6 +145,20 @@ def test_gold_paths_are_learned_and_what_holds_the_answer_is_no_negative(root: P
 
 
 @pytest.mark.slow
+def test_no_negative_at_the_end_of_two_links_holds_the_answer(root: Path) -> None:
+    options = {"system_options": {"graph_retriever": SHORT | {"passages": 100, "hops": 2}}}
+    system = context_of(root, "graph_retriever", QUICK | options).system
+    questions, bodies = system.context.corpus.questions("train"), system.passages.text.column("body")
+    for example in system.examples(questions):
+        held = [
+            f" {answer} " in f" {bodies[row]} "
+            for row in example.others
+            for answer in questions.answers[example.number]
+        ]
+        assert not any(held)
+
+
+@pytest.mark.slow
 def test_without_gold_a_path_is_the_best_passage_with_the_answer(root: Path) -> None:
     for name in SYSTEMS:
         system = system_of(root, name)

@@ -1,10 +1,15 @@
 """Fusion-in-Decoder and RAG as whole systems: they answer from passages, and RAG trains its query tower."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from safetensors.torch import load_file
 
+from realm_lab.contrib.rivals.training.writers import denoise, question_examples, write_salient_spans
 from realm_lab.contrib.rivals.writing import Written, answer_of
+from realm_lab.errors import UserError
 from tests.whole import Whole
 
 
@@ -54,3 +59,24 @@ def test_a_written_answer_is_from_the_likeliest_passage_that_holds_it(whole: Who
     nothing = answer_of(context.tokenizer, context.passages, written, np.array([-1, -1, -1]), log_prior_K)
     assert nothing.candidates == []
     assert nothing.source is None
+
+
+def test_questions_without_an_answer_are_left_out() -> None:
+    questions = SimpleNamespace(texts=["a", "b"], tokens=[np.array([7]), np.array([8])], answers=[[], ["z", "y"]])
+    corpus = SimpleNamespace(questions=lambda split: questions)  # a has only judged documents
+    context: Any = SimpleNamespace(corpus=corpus, wordpieces=lambda texts: [tuple(map(ord, text)) for text in texts])
+    texts, [example] = question_examples(context)
+    assert (texts, example.first.tolist(), example.target.tolist()) == (["b"], [8], [ord("z")])
+    questions.answers = [[], []]
+    with pytest.raises(UserError, match="no training questions with an answer"):
+        question_examples(context)
+
+
+@pytest.mark.parametrize("work", [denoise, write_salient_spans])
+def test_a_corpus_without_salient_spans_is_refused(work: Any) -> None:
+    sentences = SimpleNamespace(rows_with_spans=lambda: np.empty(0, np.int64))
+    corpus = SimpleNamespace(articles=lambda: None, sentences=lambda: sentences)
+    context: Any = SimpleNamespace(corpus=corpus, sentences=corpus.sentences, options=lambda kind: kind(), passages=())
+    context.special, context.order_seed = None, lambda stage: 0
+    with pytest.raises(UserError, match=r"no sentence .* has a salient span; check corpus.tagger"):
+        work(context, SimpleNamespace(stage=""))

@@ -135,6 +135,15 @@ def test_the_loss_and_its_gradient_are_those_of_the_paper(
     assert "gradient_norm_reader" not in found
 
 
+def test_another_gold_passage_of_the_question_is_no_negative(system: TinySystem, labelled: Labelled) -> None:
+    positive, negative = int(labelled.found.positives[0]), int(labelled.found.negatives[0])
+    made = task(system, labelled, labelled.found)
+    rows_G = np.array([negative, positive])
+    assert made._excluded(0, 1, rows_G).tolist() == [False, False]
+    made._questions = SimpleNamespace(gold=[np.array([positive, negative])])  # type: ignore[assignment]
+    assert made._excluded(0, 1, rows_G).tolist() == [True, False]
+
+
 def test_a_batch_smaller_than_the_ranks_is_refused(
     system: TinySystem, labelled: Labelled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
