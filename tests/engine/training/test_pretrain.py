@@ -71,7 +71,8 @@ def test_a_micro_batch_changes_no_number(line: Path, monkeypatch: pytest.MonkeyP
 
 def test_the_steps_that_are_logged_change_no_number(line: Path) -> None:
     """Without a null document, a logged step also reads each sentence without a passage, with dropout."""
-    changes = {f"warm_start.{part}.steps": 1 for part in ("reader", "embedder")} | {"model.dropout": 0.1}
+    changes: dict[str, Any] = {f"warm_start.{part}.steps": 1 for part in ("reader", "embedder")}
+    changes |= {"model.dropout": 0.1}
     tiny.run("warm_start", tiny.params(changes), line)
     changes |= {"pretrain.null_document": "off", "launch.micro_batch": 1}
     often, seldom = (outcome(line, changes | {"launch.log_interval_steps": steps})[0] for steps in (1, 3))

@@ -148,8 +148,11 @@ def test_gold_paths_are_learned_and_what_holds_the_answer_is_no_negative(root: P
 def test_no_negative_at_the_end_of_two_links_holds_the_answer(root: Path) -> None:
     options = {"system_options": {"graph_retriever": SHORT | {"passages": 100, "hops": 2}}}
     system = context_of(root, "graph_retriever", QUICK | options).system
+    assert isinstance(system, GraphRetriever)
     questions, bodies = system.context.corpus.questions("train"), system.passages.text.column("body")
-    for example in system.examples(questions):
+    examples = system.examples(questions)
+    assert examples
+    for example in examples:
         held = [
             f" {answer} " in f" {bodies[row]} "
             for row in example.others
