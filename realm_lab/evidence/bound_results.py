@@ -20,6 +20,7 @@ from realm_lab.evidence.report.report_data import Report, load_report
 from realm_lab.evidence.reproduce import expected_folder
 from realm_lab.evidence.statistics.family import Finding, Kind
 from realm_lab.evidence.statistics.intervals import summarise
+from realm_lab.records.metrics import metric as metric_of
 
 SOURCES = ("paper", "measured", "setting", "prose")
 OF_RUNS = ("seeds", "first_seed", "last_seed", "collapsed", "count")
@@ -135,7 +136,7 @@ class BoundResults:
         if words[1] == "-" and len(words) in (4, 5):
             other, *more = self.cells(f"{name}/{words[2]}", study)[1]
             if more:
-                raise UserError(f"'{query}' subtracts several variants", remedy="name one behind the minus")
+                raise UserError(f"'{query}' subtracts several variants", remedy="name one after the minus")
             return [self._difference(name, cell, other, words[3], words[4:]) for cell in cells]
         if words[1:] == ["count"]:
             return [(len(cells), f"the number of variants {words[0]} of {name}")]
@@ -190,8 +191,8 @@ class BoundResults:
         return abs(float(found)) if field == "size" else float(found)
 
     def check_source(self, where: str, numbers: list[str]) -> None:
-        """Look numbers up in the source `where`, `FILE` or `FILE, HEADING`; any other source is not checked. UserError:
-        one of `numbers` is no number of the source, exact or rounded."""
+        """Check that a source has the numbers, exact or rounded. `where`: `FILE` or `FILE, HEADING`; another source is
+        not checked. UserError: the source lacks a number."""
         name, _, heading = where.partition(", ")
         if not (self._root / name).is_file():
             return
@@ -288,7 +289,8 @@ def _extreme(results: BoundResults, study: str, cells: list[str], metric: str, v
     means = {cell.name: summarise(column(report.results, cell.name, metric).values()) for cell in report.record.cells}
     known = {one: found.mean for one, found in means.items() if found}
     kinds = {cell: finding.kind for (name, cell), finding in findings.items() if name == metric}
-    is_top = re.search(r"best|highest", verdict, re.IGNORECASE) is not None
+    top = "highest|worst" if metric_of(metric).better == "down" else "highest|best"
+    is_top = re.search(top, verdict, re.IGNORECASE) is not None
     up, down = (Kind.HIGHER, Kind.LOWER) if is_top else (Kind.LOWER, Kind.HIGHER)
     for cell in cells:
         is_apart = all(kinds.get(one) == down for one in known if one != cell)

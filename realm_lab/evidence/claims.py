@@ -84,7 +84,7 @@ class Problem(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """The claims of some files. `bound`: how many numbers and verdicts are bound."""
+    """The claims of some files. `bound`: the count of numbers and verdicts that are bound."""
 
     files: list[str]
     bound: int
@@ -243,7 +243,7 @@ class _Text:
             remedy = "add words around it" if matches else "bind the text as it is now, or delete the claim"
             self.problems.append(Problem(self._claims, claim.line, claim.template, found, remedy))
         for match in matches[:1]:
-            self._quote(*match.span())
+            self._quoted[slice(*match.span())] = b"\1" * len(match[0])
             for gap in (match.span(name) for name in match.re.groupindex if name.startswith("g")):
                 self._quoted[slice(*gap)] = bytes(gap[1] - gap[0])
             slots = [Slot(*match.span(), claim.source, match[0])] if claim.source else []
@@ -327,9 +327,6 @@ class _Text:
 
         if not self.is_latex:
             self._find_unquoted()
-
-    def _quote(self, start: int, end: int) -> None:
-        self._quoted[start:end] = b"\1" * (end - start)
 
     def _find_unquoted(self) -> None:
         """Report sentences with an outcome, emphasised texts and table headers that claims do not quote in full."""

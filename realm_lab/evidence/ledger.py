@@ -76,7 +76,7 @@ def note_plan(runs: Path, record: StudyRecord, file: Path, complete: int) -> Non
         if last and {name: last.fields.get(name) for name in plan} == plan:
             return
         if last and "tune" in plan and plan["tune"] == last.fields.get("tune") and not record.runs:
-            return  # other code runs the trials again, and the plan is noted when they have chosen its runs
+            return  # the trials run again with other code; the plan is noted once they have chosen the runs
         choice, tuned = _choice(record), _last(lines, record.name, "tuning")
         if choice and (tuned is None or tuned.fields["choice"] != choice):
             trials = sum(len(cell["trials"]) for cell in record.tuning["cells"].values())
@@ -110,7 +110,7 @@ def note_look(runs: Path, study: str, results: Path, complete: int, findings: Ma
 
 
 def plan_of(runs: Path, study: str) -> dict[str, Any] | None:
-    """Return what a report shows of a study's plan; None if no plan was noted. The plan is the last one before any
+    """Return the part of a report about a study's plan; None if no plan was noted. The plan is the last one before any
     result, or else the first one. `complete`: the runs complete when it was noted. `deviations`: all changes after
     results were seen. Plans with runs are preferred to plans noted before tuning chose the runs."""
     path = runs / NAME
@@ -167,8 +167,8 @@ def read_ledger(path: Path) -> list[Line]:
 def verify(root: Path) -> tuple[list[Line], list[Problem]]:
     """Return the ledger's lines and its faults; needs no network.
 
-    The chain is checked first. Nothing after a broken line can be trusted, so that line is the only fault. Otherwise
-    the record, the YAML file, the results and the report of every study must agree with its last lines in the ledger.
+    The chain is checked first. Nothing after a broken line can be trusted, so only that line is returned. Otherwise the
+    record, the YAML file, the results and the report of every study must agree with its last lines in the ledger.
     """
     path = root / "runs" / NAME
     lines = read_ledger(path)
@@ -187,7 +187,7 @@ def _contradictions(root: Path, study: str, lines: list[Line]) -> Iterator[Probl
     runs, mine = root / "runs", [line for line in lines if line.fields["study"] == study]
     plan, look = _last(mine, study, "plan"), _last(mine, study, "look")
     if plan is None:
-        yield Problem(mine[0].number, study, "no plan of this study is before it")
+        yield Problem(mine[0].number, study, "no plan of this study comes before it")
         return
     record_path = study_folder(runs, study) / "study.json"
     if not record_path.exists():

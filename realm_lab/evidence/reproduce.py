@@ -51,12 +51,12 @@ def expected_folder(root: Path, study: str) -> Path:
     return committed if (committed / "results.csv").is_file() else reports / study
 
 
-def tolerance(found: Summary | None, span: float = math.inf) -> float | None:
-    """Return the deviation that the mean of as many new runs exceeds in at most 5 % of cases; None for fewer than three
-    seeds, or if the deviation reaches `span`, the range of the metric."""
+def tolerance(found: Summary | None, span: float = math.inf, new: int | None = None) -> float | None:
+    """Return the deviation that the mean of `new` runs (default: as many) exceeds in at most 5 % of cases; None for
+    fewer than three seeds, or if the deviation reaches `span`, the range of the metric."""
     if found is None or found.sd is None or found.n < FEWEST_FOR_SPREAD:
         return None
-    far = float(stats.t.ppf((1 + LEVEL) / 2, found.n - 1)) * found.sd * math.sqrt(2 / found.n)
+    far = float(stats.t.ppf((1 + LEVEL) / 2, found.n - 1)) * found.sd * math.sqrt(2 / (new or found.n))
     return far if far < span else None
 
 
@@ -106,7 +106,7 @@ def compare_runs(expected: pd.DataFrame, found: pd.DataFrame, cells: Iterable[st
 def in_words(check: Check, study: str) -> str:
     """Describe a check on one line."""
     digits, sd = metric_of(check.metric).digits, _larger_sd(check.expected, check.found)
-    far = tolerance(check.expected._replace(sd=sd), metric_of(check.metric).span)
+    far = tolerance(check.expected._replace(sd=sd), metric_of(check.metric).span, check.seeds)
     allowed = f" (± {number(far, digits)})" if far is not None else ""
     chance = "" if check.p is None else f", p = {check.p:.3g}"
     found = f"{number(check.found.mean, digits)} over {check.seeds} seed{'s' * (check.seeds != 1)}"
@@ -115,7 +115,7 @@ def in_words(check: Check, study: str) -> str:
 
 
 def _larger_sd(expected: Summary, found: Summary) -> float | None:
-    """Return the larger standard deviation, since one of a few seeds may be 0 by chance; None for one expected seed."""
+    """Return the larger standard deviation: that of a few seeds may be 0 by chance. None for one expected seed."""
     return None if expected.sd is None else max(expected.sd, found.sd or 0.0)
 
 

@@ -175,6 +175,20 @@ def test_worse_needs_significance_and_not_the_same_sign_on_each_seed(project: Pa
     assert check(project, []).problems
 
 
+def test_best_is_the_lowest_where_less_is_better(project: Path) -> None:
+    folder, rank = project / "reports" / "reference" / "one", "cloze_gold_rank_end"
+    for name in ("results.csv", "summary.json"):
+        text = (folder / name).read_text().replace(METRIC, rank)
+        (folder / name).write_text(text)
+    digest = results_digest(read_results(folder / "results.csv"))
+    write_json(folder / "summary.json", read_json(folder / "summary.json") | {"results": digest})
+    for first, second in (("down", "up"), ("up", "down")):
+        (project / "text.md").write_text(f"{first} is best, {second} is worst.")
+        claim = f"{first} is {{best = one/{first} {rank}}}, {second} is {{worst = one/{second} {rank}}}."
+        (project / "claims.yaml").write_text(f"text.md:\n- claims: ['{claim}']\n")
+        assert (check(project, []).problems == []) is (first == "down")
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -106,6 +106,7 @@ def test_noise_is_told_from_a_wrong_number() -> None:
     [close] = compare_runs(expected, table(0.91, 0.93, seconds=2.0), ["realm"])
     assert (close.state, close.seeds) == ("within noise", 2)
     assert close.p == pytest.approx(0.58, abs=0.02)  # t = 0.01 / 0.0163 with 3 degrees of freedom
+    assert "(± 0.052)" in in_words(close, "table"), "3.18 times 0.0163 · √(2/2): two new runs, not four"
     [far] = compare_runs(expected, table(0.6, 0.7, seconds=2.0), ["realm"])
     assert far.state == "off"
     [same] = compare_runs(expected, table(0.91, 0.92, seconds=1.0), ["realm"])

@@ -107,7 +107,7 @@ def _custom(choice: Choice, report: Report) -> ReportSection:
         raise UserError(f"section '{choice.name}': not a subclass of realm_lab.ReportSection")
     if not getattr(found, "name", ""):
         raise UserError(f"section '{choice.name}': it has no name; give its class one")
-    with chosen.running():  # compute all that a report needs, so that an error names the custom code
+    with chosen.running():  # computes all that a report needs, so that an error names the custom code
         found.data(), found.tables, found.text
         for sketch in found.figures():
             if draw(sketch) is None:

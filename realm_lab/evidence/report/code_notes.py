@@ -30,7 +30,8 @@ def code_notes(study: StudyFrames) -> tuple[list[str], list[str]]:
     confound = f"Confounded: different versions of {names} computed the runs of {' | '.join(cells)}."
     others = {name: [one for one in found if one.changes] for name, found in used.items()}
     differing = [one for found in others.values() for one in found]
-    notes = [f"{changes_line(differing, sum(map(bool, others.values())))}.".capitalize()] if differing else []
+    line = changes_line(differing, sum(map(bool, others.values())))
+    notes = [f"{line[0].upper()}{line[1:]}."] if differing else []
     return [confound] * bool(mixed), notes + accepted_lines(one for found in used.values() for one in found)
 
 

@@ -103,23 +103,19 @@ def _candidate(entry: dict[str, Any]) -> dict[str, Any]:
     body, (start, end) = entry["body"], entry["span"] or (0, 0)
     first = max(0, start - (PASSAGE_CHARACTERS - (end - start)) // 2)
     last = max(end, first + PASSAGE_CHARACTERS)
+    picture = entry.get("picture") or ""
     return {
         "title": entry["title"],
         "before": "… " * (first > 0) + body[first:start],
         "span": body[start:end],
         "after": body[end:last] + " …" * (last < len(body)),
-        "picture": _picture(entry.get("picture")),
+        "picture": picture if picture.startswith("data:image/jpeg;base64,") else None,  # a page fetches nothing
         "probability": _round(entry["probability"], 4),
         "reader": _round(entry["reader_log_likelihood"], 3),
         "utility": _round(entry["utility"], 2),
         "is_null": entry["is_null"],
         "is_gold": entry["is_gold"],
     }
-
-
-def _picture(uri: str | None) -> str | None:
-    """Return `uri` if it holds a JPEG itself; None for anything that a page would have to fetch."""
-    return uri if uri and uri.startswith("data:image/jpeg;base64,") else None
 
 
 def _round(value: Any, digits: int) -> float | None:

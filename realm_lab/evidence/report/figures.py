@@ -45,7 +45,7 @@ BEHIND = {"facecolor": PAPER, "alpha": 0.75, "pad": 0.4, "edgecolor": "none"}  #
 MOST_TOGETHER, MOST_IN_ROW = 6, 4  # cells that share a panel; metrics of a row of small multiples
 TITLE_CHARACTERS = 64  # of the titles of all panels in a row together
 DOTS_PER_INCH = 150
-PALETTE_COLOURS = 96  # colours of a PNG, whose file is then a third as large; lines and letters need few
+PALETTE_COLOURS = 96  # of a PNG: enough for lines and letters, and the file is a third as large
 STYLE: dict[Any, Any] = {
     "font.size": 8.5,
     "figure.figsize": (WIDTH_INCHES, 3.0),
@@ -171,16 +171,6 @@ def canvas(height_inches: float) -> Figure:
     return figure
 
 
-def curves_figure(
-    points: pd.DataFrame, panels: Sequence[Panel], cells: Cells, *, columns: int = 2, step: str = "pre-training step"
-) -> Figure | None:
-    """Curves over steps: for each cell the mean over its seeds, and a band from the lowest to the highest seed.
-
-    `points` is `StudyFrames.curves_once`; panels and cells without a point are left out.
-    """
-    return bands_figure(bands(points), panels, cells, columns=columns, step=step)
-
-
 def bands(points: pd.DataFrame) -> pd.DataFrame:
     """Return the mean and range over the seeds of a cell at each step that all its seeds have. Columns: cell, metric,
     step, seeds, mean, low, high."""
@@ -200,7 +190,11 @@ def bands_figure(
     step: str = "pre-training step",
     styles: Styles | None = None,
 ) -> Figure | None:
-    """Draw the table of `bands` as `curves_figure` does; small multiples if there are many cells and few panels."""
+    """Curves over steps: for each cell the mean over its seeds, and a band from the lowest to the highest seed.
+
+    `found` is a table of `bands`; panels and cells without a point are left out. Many cells and few panels are small
+    multiples.
+    """
     drawn = [panel for panel in panels if (found["metric"] == panel.metric).any()]
     present = _present(cells, found)
     if not drawn or not present:
@@ -227,7 +221,7 @@ def bands_figure(
         place.set_axis_off()
     for place in grid.flat[len(drawn) - columns : len(drawn)]:  # named once, under the lowest panel of each column
         place.set_xlabel(step)
-    names_inches = legend(figure, loc="outside upper left", columns=3)
+    names_inches = legend(figure, columns=3)
     figure.set_figheight(2.1 * rows + names_inches)
     return figure
 
@@ -261,7 +255,7 @@ def _multiples(
     for place in grid[-1]:
         place.set_xlabel(step)
     if base:
-        figure.set_figheight(0.8 * len(rows) + 0.7 + legend(figure, loc="outside upper left"))
+        figure.set_figheight(0.8 * len(rows) + 0.7 + legend(figure))
     return figure
 
 
@@ -295,6 +289,7 @@ def plane_figure(
     colours, names, ends = {present[0][1]: INK}, {name: title for _, name, title in present}, {}
     for order, (title, joined) in enumerate((lines or {}).items()):
         path = [means[name] for name in joined if name in means]
+        ends[title] = max(path, default=None)
         if not path:
             continue
         how: dict[str, Any] = {"color": COLOURS[order % 7], "linestyle": DASHES[order % len(DASHES)]}
@@ -302,7 +297,6 @@ def plane_figure(
             place.plot(*zip(*path, strict=True), linewidth=1.4, **how)
         colours |= dict.fromkeys(joined, COLOURS[order % 7])
         names |= dict.fromkeys(joined, "") if is_log else joined  # a log axis has no names of points: x is enough
-        ends[title] = max(path)
     for _, name, _ in reversed(present):  # the baseline on top
         mine, colour = spots[spots["cell"] == name], colours.get(name, BLUE)
         place.plot(mine["x"], mine["y"], "o", markersize=3, alpha=0.3, color=colour, markeredgewidth=0)
@@ -335,7 +329,7 @@ def axes_figure(
         return None
     figure = canvas(2.9)
     place = figure.subplots()
-    ends: dict[str, tuple[float, float]] = {}
+    ends: dict[str, tuple[float, float] | None] = {}
     for order, other in enumerate(others):
         shift = 0.06 * (order - (len(others) - 1) / 2)  # so that dots of two lines do not hide each other
         known = [(x + shift, values[point, other]) for x, point in enumerate(points) if values.get((point, other))]
@@ -345,7 +339,7 @@ def axes_figure(
         means = [sum(runs) / len(runs) for _, runs in known]
         style = DASHES[order % len(DASHES)]
         place.plot([x for x, _ in known], means, style, markersize=6.5, label=f"{names[1]} {other}", **how)
-        ends |= {f"{names[1]} {other}": (known[-1][0], means[-1])} if known else {}
+        ends[f"{names[1]} {other}"] = (known[-1][0], means[-1]) if known else None
     place.set_xticks(range(len(points)), [wrapped(point) for point in points])
     place.set(xlabel=names[0], ylabel=names[2])
     place.set_xlim(-0.3, len(points) - 0.7)
@@ -363,12 +357,14 @@ def _bound(place: Axes, metric: Metric | None) -> None:
         place.set_ylim(top=min(high, metric.high + 0.02 * metric.span))
 
 
-def label_ends(figure: Figure, place: Axes, ends: Mapping[str, tuple[float, float]]) -> None:
-    """Write the name of each line to the right of its end; names of ends that are close are stacked."""
+def label_ends(figure: Figure, place: Axes, ends: Mapping[str, tuple[float, float] | None]) -> None:
+    """Write the name of each line to the right of its end; names of ends that are close are stacked. A line without
+    points has the end None, so that the next ones keep their colours."""
     height = 1.25 * rcParams["font.size"]
     figure.draw_without_rendering()
     below = -math.inf
-    for order, (name, end) in sorted(enumerate(ends.items()), key=lambda one: one[1][1][1]):
+    known = [(order, name, end) for order, (name, end) in enumerate(ends.items()) if end]
+    for order, name, end in sorted(known, key=lambda one: one[2][1]):
         points = place.transData.transform(end)[1] * 72 / figure.dpi
         moved = max(points, below + height)
         below = moved
@@ -460,8 +456,8 @@ def history_figure(trials: pd.DataFrame, baseline: float | None, metric: str) ->
     return figure
 
 
-def legend(figure: Figure, columns: int = 1, **how: Any) -> float:
-    """Draw the names of the cells outside the axes, row by row, in at most `columns` columns, as many as fit the width.
+def legend(figure: Figure, columns: int = 1) -> float:
+    """Draw the names of the cells above the axes, row by row, in at most `columns` columns, as many as fit the width.
 
     Names that differ only in numbers are sorted by these numbers. Returns the height of the legend in inches.
     """
@@ -472,7 +468,7 @@ def legend(figure: Figure, columns: int = 1, **how: Any) -> float:
     ordered = by_value([*named])
     while True:
         names = [name for column in range(columns) for name in ordered[column::columns]]  # matplotlib fills columns
-        placed = figure.legend([named[name] for name in names], names, ncols=columns, **how)
+        placed = figure.legend([named[name] for name in names], names, ncols=columns, loc="outside upper left")
         size = placed.get_window_extent()
         if columns == 1 or size.width <= figure.bbox.width:
             return size.height / figure.dpi

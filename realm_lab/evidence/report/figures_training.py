@@ -3,9 +3,10 @@ but the last two."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from realm_lab.evidence.report.figures import Panel, bands, bands_figure, curves_figure, plane_figure, shares_figure
+from realm_lab.evidence.report.figures import Panel, bands, bands_figure, plane_figure, shares_figure
 from realm_lab.evidence.report.frames import StudyFrames, column
 from realm_lab.evidence.report.sections.curves import even_ages, panel_of
 from realm_lab.evidence.report.sections.step_changes import lines_of
@@ -24,13 +25,12 @@ def retrieval_utility(study: StudyFrames) -> Any:
     is_measured = (study.curves["metric"] == "passage_utility").any()
     first = "passage_utility" if is_measured else "retrieval_utility"
     names = (first, "retrieval_utility_top1", "retrieval_utility_best")
-    return curves_figure(study.curves_once, [panel_of(name) for name in names], study.cells, columns=3)
+    return _curves(study, [panel_of(name) for name in names])
 
 
 def recall(study: StudyFrames) -> Any:
     """Zero-shot recall on development questions over pre-training; no question is trained on."""
-    panels = [panel_of(f"recall_at_{k}") for k in (1, 5, 20)]
-    return curves_figure(study.curves_once, panels, study.cells, columns=3)
+    return _curves(study, [panel_of(f"recall_at_{k}") for k in (1, 5, 20)])
 
 
 def early_warnings(study: StudyFrames) -> Any:
@@ -54,7 +54,7 @@ def early_warnings(study: StudyFrames) -> Any:
         Panel("gradient_norm_reader", "gradient norm, reader", "L2 norm", 0.0),
         Panel("gradient_norm_retriever", "gradient norm, retriever", "L2 norm", 0.0),
     ]
-    return curves_figure(study.curves_once, panels, study.cells, columns=3)
+    return _curves(study, panels)
 
 
 def by_kind(study: StudyFrames) -> Any:
@@ -63,7 +63,7 @@ def by_kind(study: StudyFrames) -> Any:
     names = ("cloze_null_probability_", "cloze_gold_among_candidates_")
     found = sorted(set(study.curves["metric"]))
     panels = [panel_of(metric, low=0.0, high=1.03) for name in names for metric in found if metric.startswith(name)]
-    return curves_figure(study.curves_once, panels, study.cells, columns=3)
+    return _curves(study, panels)
 
 
 def index_freshness(study: StudyFrames) -> Any:
@@ -84,7 +84,7 @@ def warm_start(study: StudyFrames) -> Any:
     ]
     first = next((stage for run in study.runs for stage in run.stages), "")
     baseline = study.cells[:1]  # the other cells share it
-    return curves_figure(study.curves_of(first), panels, baseline, columns=4, step="warm-start step")
+    return bands_figure(bands(study.curves_of(first)), panels, baseline, columns=4, step="warm-start step")
 
 
 def corpus_update(study: StudyFrames) -> Any:
@@ -116,6 +116,10 @@ def quality_over_refreshing(study: StudyFrames) -> Any:
     spent = study.curves[study.curves["metric"] == "refresh_operations"].sort_values("step")
     last = spent.groupby(["cell", "seed"])["value"].last() / 1e12
     return _quality_over(study, last, "10¹² operations of the index", is_log=True)
+
+
+def _curves(study: StudyFrames, panels: Sequence[Panel]) -> Any:
+    return bands_figure(bands(study.curves_once), panels, study.cells, columns=3)
 
 
 def _quality_over(study: StudyFrames, x: pd.Series[float], title: str, *, is_log: bool = False) -> Any:

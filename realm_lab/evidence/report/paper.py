@@ -61,7 +61,7 @@ def table(rows: Rows, caption: str, label: str, note: str = "") -> str:
         *[UNICODE] * needs_unicode(tabular),
         "% needs \\usepackage{array,booktabs,graphicx}", r"\begin{table}", r"\centering\small",
         rf"\caption{{{latex(caption[0].upper() + caption[1:])}}}",
-        rf"\label{{tab:{label}}}", FIT, tabular.rstrip() + "}",
+        rf"\label{{tab:{_plain(label)}}}", FIT, tabular.rstrip() + "}",
         *([r"", r"\smallskip", rf"\parbox{{\linewidth}}{{\footnotesize {note}}}"] if note else []), r"\end{table}", "",
     ))  # fmt: skip
 

@@ -22,13 +22,7 @@ from realm_lab.evidence.report.all_sections import collect
 from realm_lab.evidence.report.default_run import write_default_outputs
 from realm_lab.evidence.report.edited import check_results
 from realm_lab.evidence.report.examples import explorer_data
-from realm_lab.evidence.report.frames import (
-    StudyFrames,
-    load_runs,
-    read_summary,
-    report_folder,
-    results_text,
-)
+from realm_lab.evidence.report.frames import StudyFrames, load_runs, read_summary, report_folder, results_text
 from realm_lab.evidence.report.index import write_index
 from realm_lab.evidence.report.rendering import html, page, title_of
 from realm_lab.evidence.report.report_files import render_again, write_files

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DEFAULT_METRICS = ("exact_match", "recall_at_5", "retrieval_utility_end", "recall_at_20")
+OVER_QUESTIONS = ("per_example_interval", "seeds_and_questions_interval")
 KEYS = (
     "design", "title", "presets", "commands", "date", "machines", "runs", "confounds", "warnings", "code", "cost",
     "not_measured", "worked", "own_figures",
@@ -91,21 +92,15 @@ def load_report(folder: Path) -> Report:
     summary, results = load_committed(folder)
     try:
         intervals = {
-            (metric, cell): OverQuestions(
-                *(
-                    Interval(*told[field]) if told.get(field) else None
-                    for field in ("per_example_interval", "seeds_and_questions_interval")
-                )
-            )
+            (metric, cell): OverQuestions(*(told.get(field) and Interval(*told[field]) for field in OVER_QUESTIONS))
             for metric, cells in summary["comparisons"].items()
             for cell, told in cells.items()
             if told["per_example_interval"]
         }
         path = folder / "curves.csv"
         curves = read_results(path) if path.is_file() else frame([])
-        return report_of(
-            {key: summary[key] for key in KEYS} | {"plan": summary.get("plan")}, results, intervals, curves
-        )
+        data = {key: summary[key] for key in KEYS} | {"plan": summary.get("plan")}
+        return report_of(data, results, intervals, curves)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         message = f"{folder / 'summary.json'}: not of this version of realm_lab ({error!r})"
         raise UserError(f"{message}; write the report again from its runs, or delete {folder}") from None

@@ -4,8 +4,8 @@ The sign-flip test is exact if differences without an effect are symmetric aroun
 them skewed. Therefore studies without any effect are simulated, with the skewness of each comparison and with their
 correlations; any finding in such a study is a false alarm. The spread does not matter: the statistic is free of scale.
 
-Drawing seeds again with replacement is not used: with eight seeds and 12 normal comparisons it estimates that 12 % of
-studies have a false alarm, but the true rate is below 5 %.
+A bootstrap over seeds is not used: with eight seeds and 12 normal comparisons it estimates that 12 % of studies have a
+false alarm, but the true rate is below 5 %.
 
 References: Joanes & Gill (1998), Comparing measures of sample skewness and kurtosis, section 2 (G1); Pearson (1895),
 type III; Cario & Nelson (1997), Modeling and generating random vectors with arbitrary marginal distributions, for
@@ -68,23 +68,12 @@ def _calibrate(data: bytes, shape: tuple[int, int]) -> Calibration:
     size = max(1, BLOCK // deltas.size)
     parts = [false_alarms(skewed(deltas, min(size, STUDIES - start), generator)) for start in range(0, STUDIES, size)]
     alone, corrected = (np.concatenate(found) for found in zip(*parts, strict=True))
-    return Calibration(
-        *shape,
-        _rate(corrected.any(1)),
-        tuple(_rate(one) for one in alone.T),
-        tuple(_rate(one) for one in corrected.T),
-    )
+    return Calibration(*shape, _rate(corrected.any(1)), tuple(map(_rate, alone.T)), tuple(map(_rate, corrected.T)))
 
 
-class FalseAlarms(NamedTuple):
-    """[studies, tests]: True for a p of at most 5 %."""
-
-    alone: np.ndarray
-    corrected: np.ndarray
-
-
-def false_alarms(studies: np.ndarray) -> FalseAlarms:
-    """Apply `step_down_max_t` to many studies at once, [studies, seeds, tests]; 0 marks a seed that a test lacks."""
+def false_alarms(studies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Apply `step_down_max_t` to many studies at once, [studies, seeds, tests]; 0 marks a seed that a test lacks.
+    Returns (uncorrected p is at most 5 %, corrected p is), each [studies, tests]."""
     count, seeds, tests = studies.shape
     flips = some_signs(seeds)
     alone, corrected = np.empty((2, count, tests), bool)
@@ -100,15 +89,16 @@ def false_alarms(studies: np.ndarray) -> FalseAlarms:
         shares = (np.maximum.accumulate(ranked, axis=2) >= ranked[:, :1] - TIED).mean(1)
         stepped = np.maximum.accumulate(shares[:, ::-1], axis=1)[:, ::-1]
         np.put_along_axis(corrected[start : start + size], order, stepped <= 1 - LEVEL, 1)
-    return FalseAlarms(alone, corrected)
+    return alone, corrected
 
 
 @functools.cache
 def some_signs(seeds: int) -> np.ndarray:
-    """Return sign vectors [signs, seeds], the observed one first; for up to 16 seeds without mirrors (same statistics).
+    """Return sign vectors [signs, seeds], the observed one first. Up to 16 seeds their mirrors, which have the same
+    statistics, are left out.
 
-    If there are more than `MOST_SIGNS`, one is drawn from each of `MOST_SIGNS` blocks. For up to 16 seeds the vectors
-    of a block have the same first signs.
+    If there are more than `MOST_SIGNS`, one is drawn from each of `MOST_SIGNS` blocks. Up to 16 seeds the vectors of a
+    block have the same first signs.
     """
     count = 2 ** (seeds - 1) if seeds <= EXACT_SEEDS else RESAMPLES
     if count <= MOST_SIGNS:
@@ -143,7 +133,7 @@ def skewed(
         known = deltas[~np.isnan(deltas[:, test]), test]
         values = stats.pearson3.ppf(stats.norm.cdf(grid), skewness(known))
         scores[..., test] = np.interp(scores[..., test], grid, values)
-    # a test whose differences are all equal finds nothing without an effect
+    # differences that are all equal are an effect without any spread: without the effect they are 0
     scores[..., lengths <= TIED * np.nanmax(np.abs(deltas), axis=0)] = 0.0
     if new_seeds is None:
         scores[:, np.isnan(deltas)] = 0.0  # as `step_down_max_t` counts a seed that a test lacks

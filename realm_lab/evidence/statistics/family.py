@@ -30,14 +30,14 @@ Key = TypeVar("Key", bound=Hashable)
 class Kind(StrEnum):
     """The result of one comparison with the baseline."""
 
-    LOWER = "lower"  # significantly
+    LOWER = "lower"  # significantly lower
     HIGHER = "higher"
     EQUIVALENT = "equivalent"  # a difference as large as the study declares to matter is ruled out
     NOT_SIGNIFICANT = "not significant"  # with enough seeds; the study declares no difference that matters
     INCONCLUSIVE = "inconclusive"  # with enough seeds; not significant, and a difference that matters is not ruled out
     TOO_FEW_SEEDS = "too few seeds"  # for any significant difference
     ONE_PAIR = "one pair of models"  # one seed, but its interval over questions excludes zero
-    REFUSED = "refused by the control"  # significant or equivalent, but a second arm of the same code is no control
+    REFUSED = "refused by the control"  # significant or equivalent, but the control differs, or was not tested
     NOTHING_LEARNED = "nothing was learned"  # all means are at the floor of the metric, with no significant difference
 
 
@@ -52,7 +52,7 @@ class Finding(NamedTuple):
     equivalence_p: float | None  # corrected over the family; None: no bound, or too few seeds
     is_exploratory: bool  # in a family separate from the study's
     span: float  # the largest possible difference
-    is_refused: bool = False  # a second arm of the baseline's code differs from it, or was not tested
+    is_refused: bool = False  # the control, a second arm of the baseline's code, differs from it or was not tested
     false_alarms: float | None = None  # of only this test, with the skewness of its differences; None: too few seeds
     per_example: Interval | None = None  # for other questions and these very models: bootstrap over clusters
     seeds_and_questions: Interval | None = None  # for other seeds and other questions

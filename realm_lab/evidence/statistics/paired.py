@@ -111,8 +111,8 @@ def _drawn(seeds: int) -> Iterator[np.ndarray]:
 
 
 def smallest_p(seeds: int) -> float:
-    """The smallest p of a sign-flip test, single or in a family: 2 of 2^n signs, above 16 seeds 1 of 10,000. Five seeds
-    can never reach .05."""
+    """The smallest p of a sign-flip test, single or in a family: 2 of the 2^n sign vectors, above 16 seeds 1 of 10,000.
+    Five seeds can never reach .05."""
     return min(1.0, 2.0 ** (1 - seeds)) if seeds <= EXACT_SEEDS else 1.0 / RESAMPLES
 
 

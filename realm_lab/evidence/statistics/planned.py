@@ -41,9 +41,7 @@ class Detectable(NamedTuple):
     seeds: float  # the mean number of seeds that are taken at this difference
 
 
-def detectable_differences(
-    pilot: np.ndarray, known: Sequence[Spread | None], rule: Rule, studies: int = STUDIES
-) -> list[Detectable | None]:
+def detectable_differences(pilot: np.ndarray, known: Sequence[Spread | None], rule: Rule) -> list[Detectable | None]:
     """The detectable difference of each comparison of a family; None: no spread is known, no data could be significant,
     or not even 64 standard deviations are detected.
 
@@ -52,17 +50,17 @@ def detectable_differences(
     """
     if rule.at_most < FEWEST_SEEDS:
         return [None] * len(known)
-    family = _Family(_without_effect(pilot, rule.at_most, studies), rule)
+    family = _Family(_without_effect(pilot, rule.at_most), rule)
     return [one and _detectable(family, test, one) for test, one in enumerate(known)]
 
 
-def _without_effect(pilot: np.ndarray, seeds: int, studies: int) -> np.ndarray:
+def _without_effect(pilot: np.ndarray, seeds: int) -> np.ndarray:
     """Simulate differences without an effect, [studies, seeds, tests], of variance 1."""
     generator = np.random.default_rng(SEED)
-    made = generator.standard_normal((studies, seeds, pilot.shape[1]))
+    made = generator.standard_normal((STUDIES, seeds, pilot.shape[1]))
     has_skew = np.isfinite(pilot).sum(0) >= FEWEST_FOR_SPREAD
     if has_skew.any():
-        made[..., has_skew] = skewed(pilot[:, has_skew], studies, generator, seeds)
+        made[..., has_skew] = skewed(pilot[:, has_skew], STUDIES, generator, seeds)
     return made.astype(np.float32)
 
 
@@ -97,7 +95,7 @@ class _Family:
         self._looks = []  # of a look: seeds, signs, the two largest statistics of all tests, the test of the largest
         for seeds in range(rule.at_least, rule.at_most + 1):
             width = min(len(flips), 2 ** (seeds - 1))
-            mine = flips[:: len(flips) // width, :seeds]  # signs that start alike are neighbours: one of each
+            mine = flips[:: len(flips) // width, :seeds]  # one of the neighbours with the same first signs
             if self._room(seeds, width):  # else nothing can be significant yet
                 self._looks.append((seeds, mine, *self._largest(seeds, mine)))
 
@@ -137,7 +135,7 @@ class _Family:
 
 
 def _statistics(deltas: np.ndarray, flips: np.ndarray) -> np.ndarray:
-    """Return |deltas @ flips| / |deltas| of one test, [studies, signs]: paired.step_down_max_t's."""
+    """Return `paired.step_down_max_t`'s statistics of one test, |deltas @ flips| / |deltas|, [studies, signs]."""
     lengths = np.linalg.norm(deltas, axis=1, keepdims=True)
     found: np.ndarray = np.abs(deltas / np.where(lengths, lengths, 1.0) @ flips.T)
     return found

@@ -29,7 +29,7 @@ from realm_lab.records.files import read_json
 
 POWER = 0.8
 SIMULATED_SEEDS = 10  # up to here power is simulated
-STUDIES = 2000  # that are simulated: a power of .8 has a standard error of .9 points
+STUDIES = 2000  # simulated studies: a power of .8 has a standard error of .9 points
 MOST_SEEDS = 100  # a larger number of needed seeds is not computed
 FEWEST_FOR_PROJECTION = 5  # seeds; fewer give hardly any information about how many are needed
 EQUIVALENCE_LEVEL = 0.9  # of the interval that goes with two one-sided tests at 5 %

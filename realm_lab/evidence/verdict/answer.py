@@ -40,7 +40,7 @@ from realm_lab.evidence.verdict.runs import (
     steps_of,
     values_of,
 )
-from realm_lab.evidence.verdict.status import check_states, unused_states
+from realm_lab.evidence.verdict.status import check_states, is_finished, unused_states
 from realm_lab.evidence.verdict.tables import rows_of
 from realm_lab.records.metrics import METRICS, Better, Metric
 
@@ -282,7 +282,7 @@ def verdict(
             remedy=f"name the column of the seed with --pair ({suggestion(pair, columns)})",
         )
     optional = [(name, flag) for name, flag in ((cluster, "--cluster"), (state, "--state")) if name]
-    for name, flag in ((cell, "--cell"), *((name, "--metric") for name in (*metrics, *bounds)), *optional):
+    for name, flag in ((cell, "--cell"), *((name, "--metric") for name in metrics), *optional):
         if name not in columns:
             for row in rows:
                 raise_unread(row)
@@ -291,7 +291,7 @@ def verdict(
         check_states(rows, state)
     runs, left_out = runs_of(rows, metrics, cell, pair, state)
     for name in metrics:
-        check_parts([*runs.values()], name)
+        check_parts([row for row in runs.values() if is_finished(row, state)], name)
     cells = dict.fromkeys(name for name, _ in runs)
     if baseline not in cells:
         raise UserError(f"--baseline: no variant '{baseline}'", remedy=suggestion(baseline, cells))
@@ -299,7 +299,7 @@ def verdict(
         others = [name for name in cells if name != baseline]
         raise UserError(f"--control: no other variant '{control}'", remedy=suggestion(control, others))
     names = [baseline, *(name for name in cells if name != baseline)]
-    tables = {one: {name: values_of(runs, name, one, state) for name in names} for one in metrics}
+    tables = {one: values_of(runs, one, state) for one in metrics}
     defined = {one: _metric(one, tables[one], better.get(one, "")) for one in metrics}
     for name, largest in bounds.items():
         if name not in defined:
@@ -323,11 +323,8 @@ def verdict(
         last = max((step for of_cell in steps.values() for step in of_cell.values()), default=None)
         for name in names:
             values, finding = _finite(table[name]), judged.get((one, name))
-            gap = None
-            if not values:
-                gap = Gap.NO_VALUE
-            elif name != baseline and finding is None:
-                gap = Gap.CANNOT_BE_PAIRED
+            is_alone = name != baseline and finding is None
+            gap = Gap.NO_VALUE if not values else Gap.CANNOT_BE_PAIRED if is_alone else None
             missing = tuple(sorted(pair for pair, value in table[name].items() if value is None))
             unpaired = tuple(sorted(values.keys() - base.keys()))
             stopped = {pair: step for pair, step in steps[name].items() if last is not None and step < last}

@@ -54,11 +54,10 @@ def runs_of(
             )
         else:
             raise UserError(f"{row.where}: no {blank}", remedy="fill it in, or delete the run")
-    are_whole = all(_is_whole(row.setting(pair)) for row in named)
+    numbers = [_whole(row.setting(pair)) for row in named]
     found: dict[tuple[str, Any], list[Row]] = {}
-    for row in named:
-        shared = row.setting(pair)
-        key = str(row.setting(cell)), (_whole(shared) if are_whole else str(shared))
+    for row, number in zip(named, numbers, strict=True):
+        key = str(row.setting(cell)), (str(row.setting(pair)) if None in numbers else number)
         if text := next((str(one) for one in key if "${" in str(one)), ""):
             problem = f"{row.where}: {text} has an interpolation that the configuration does not resolve"
             raise UserError(problem, remedy="name another column with --cell or --pair")
@@ -89,7 +88,7 @@ def check_parts(rows: Rows, metric: str) -> None:
     first: tuple[Row, str] | None = None
     for row in rows:
         parts = row.logged.get(metric, {})
-        values = {part: _number(one.value) for part, one in parts.items()}
+        values = {part: _number(row, metric, one.value) for part, one in parts.items()}
         for part, value in values.items():
             if not _agree(value, next(iter(values.values()))):
                 problem = f"{row.where}: {metric} is in {next(iter(values))} and in {part}, with other values"
@@ -103,12 +102,11 @@ def check_parts(rows: Rows, metric: str) -> None:
             first = first or (row, next(iter(parts)))
 
 
-def values_of(runs: Mapping[tuple[str, Any], Row], cell: str, metric: str, state: str) -> dict[Any, float | None]:
-    """Return pair -> value of one cell; None if the run has no finite value, or did not finish."""
-    found: dict[Any, float | None] = {}
+def values_of(runs: Mapping[tuple[str, Any], Row], metric: str, state: str) -> dict[str, dict[Any, float | None]]:
+    """Return cell -> pair -> value; None if the run has no finite value, or did not finish."""
+    found: dict[str, dict[Any, float | None]] = {name: {} for name, _ in runs}
     for (name, pair), row in runs.items():
-        if name == cell:
-            found[pair] = _value(row, metric) if is_finished(row, state) else None
+        found[name][pair] = _value(row, metric) if is_finished(row, state) else None
     return found
 
 
@@ -128,17 +126,17 @@ def _value(row: Row, metric: str) -> float | None:
     given = row.measured(metric).value
     if _is_blank(given):
         raise_unread(row)
+    return _number(row, metric, given)
+
+
+def _number(row: Row, metric: str, given: Any) -> float | None:
+    """Return a value as a number; None if it is blank, NaN or too large to square. UserError: it is no number."""
     try:
-        return _number(given)
+        value = math.nan if _is_blank(given) else float(given)
     except (TypeError, ValueError):
         raise UserError(
             f"{row.where}: {metric} is {given!r}, no number", remedy="correct it, or leave it empty"
         ) from None
-
-
-def _number(given: Any) -> float | None:
-    """Return a value as a number; None if it is blank, NaN or too large to square. ValueError, TypeError: no number."""
-    value = math.nan if _is_blank(given) else float(given)
     return value if abs(value) < LARGEST else None
 
 
@@ -161,17 +159,10 @@ def _is_unnamed(value: Any) -> bool:
     return not value.strip() if isinstance(value, str) else _is_blank(value)
 
 
-def _is_whole(value: Any) -> bool:
+def _whole(value: Any) -> int | None:
+    """Read "3", "3.0" or 3.0 as a whole number, also beyond the digits of a float; None: it is none."""
     try:
-        _whole(value)
-    except (TypeError, ValueError, ArithmeticError):
-        return False
-    return True
-
-
-def _whole(value: Any) -> int:
-    """Read "3", "3.0" or 3.0 as a whole number, also beyond the digits of a float; else ValueError, ArithmeticError."""
-    found = Decimal(str(value).strip())
-    if found != found.to_integral_value():
-        raise ValueError(value)
-    return int(found)
+        found = Decimal(str(value).strip())
+        return int(found) if found == found.to_integral_value() else None
+    except ArithmeticError:
+        return None

@@ -149,8 +149,4 @@ def _of_part(rows: list[Row], part: str) -> list[Row]:
     known = dict.fromkeys(one for row in rows for parts in row.logged.values() for one in parts)
     if part not in known:
         raise UserError(f"--part: no run has '{part}'", remedy=suggestion(part, known))
-    found = []
-    for row in rows:
-        logged = {metric: {part: parts[part]} for metric, parts in row.logged.items() if part in parts}
-        found.append(row._replace(logged=logged))
-    return found
+    return [row._replace(logged={m: {part: of[part]} for m, of in row.logged.items() if part in of}) for row in rows]

@@ -140,7 +140,10 @@ def rows_of(frame: Any) -> list[Row]:
     elif hasattr(frame, "to_dict"):
         found = frame.to_dict("records")
     elif isinstance(frame, Mapping):
-        found = [dict(zip(frame, values, strict=True)) for values in zip(*frame.values(), strict=True)]
+        try:
+            found = [dict(zip(frame, values, strict=True)) for values in zip(*frame.values(), strict=True)]
+        except (TypeError, ValueError):
+            raise UserError("no columns of the same length", remedy="give each column a value per run") from None
     else:
         found = frame
     rows = [row for row in found if isinstance(row, Mapping)] if isinstance(found, Collection) else []

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from realm_lab.evidence.report.code_notes import code_notes
 from realm_lab.evidence.report.confounds import (
     confounds,
     curve_notes,
@@ -132,6 +133,14 @@ def test_runs_of_different_code_are_a_confound(tmp_path: Path, study: StudyRecor
     write_study_report(tmp_path, "table")
     summary = read_json(tmp_path / "reports" / "table" / "summary.json")
     assert (summary["confounds"], any("by me" in text for text in summary["code"])) == ([], True)
+
+
+def test_names_of_changed_files_keep_their_capitals(tmp_path: Path, study: StudyRecord) -> None:
+    path = stage_folder(tmp_path / "runs", study, "no_null", 1, "evaluate") / "code.json"
+    edit(path, lambda found: found.update(files={"data/Facts.jsonl": "of a file that is gone"}))
+    [note] = code_notes(load_study(tmp_path / "runs", "table"))[1]
+    assert note.startswith("Computed by other code: evaluate of 1 run")
+    assert "data/Facts.jsonl" in note
 
 
 def test_a_study_of_corpora_is_not_blamed_for_them(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from realm_lab.evidence.report import tables
@@ -67,6 +68,13 @@ def test_corpus_updates_of_its_runs_are_a_table_of_the_study(tmp_path: Path, stu
     half = 4.302653 * math.sqrt(3.25 / 3)  # Student's t with two degrees of freedom, and the variance
     assert rows[0]["new − old [95 %]"] == f"+2.50 [{signed(2.5 - half, 2)} to {signed(2.5 + half, 2)}]"
     assert [row["p"] for row in rows] == ["0.250"] * 3, "the smallest p of three seeds, 2 / 2^3"
+
+
+def test_no_p_is_zero() -> None:
+    sides = {"old": range(12), "new": range(1, 13)}
+    values = {f"corpus_updates.v2.questions.{side}.follows": values for side, values in sides.items()}
+    table = pd.DataFrame({"cell": "realm", "seed": range(12)} | values)
+    assert [row["p"] for row in update_rows(table, [("realm", "REALM")])] == ["< 0.001"]
 
 
 def test_cells_that_share_a_stage_both_have_its_curves_and_it_is_drawn_once(tmp_path: Path, study: StudyRecord) -> None:

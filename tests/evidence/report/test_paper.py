@@ -29,6 +29,10 @@ def test_other_scripts_are_kept_with_a_note_on_the_engine() -> None:
     assert "XeLaTeX" not in table([{"cell": "größe ≥ 4 — ✓"}], "caption", "label")
 
 
+def test_a_label_has_no_comment() -> None:
+    assert r"\label{tab:top-5-}" in table([{"cell": "a"}], "caption", "top-5 %")
+
+
 @pytest.mark.slow
 def test_every_table_and_figure_is_there_for_a_paper(tmp_path: Path, study: StudyRecord) -> None:
     cells = (replace(study.cells[0], title="50 % \\of {REALM}_1 & $x$ ✓"), *study.cells[1:])

@@ -22,11 +22,13 @@ from realm_lab.evidence.report.figures import (
     MOST_TOGETHER,
     Panel,
     Sketch,
+    axes_figure,
+    bands,
     bands_figure,
     by_value,
-    curves_figure,
     draw,
     drawable,
+    plane_figure,
 )
 from realm_lab.evidence.report.figures_training import quality_over_drift, quality_over_refreshing
 from realm_lab.evidence.report.frames import AGE, StudyFrames
@@ -160,7 +162,7 @@ def test_names_of_cells_are_whole_within_the_figure_and_of_one_colour() -> None:
         [(name, seed, "recall_at_5", step, 0.5) for name, _ in cells[1:] for seed in (0, 1) for step in (0, 10)],
         columns=CURVE,
     )
-    figure = curves_figure(points, [Panel("recall_at_5")], cells)
+    figure = bands_figure(bands(points), [Panel("recall_at_5")], cells)
     assert figure is not None
     names = figure.legends[0]
     shown = sorted(" ".join(text.get_text().split()) for text in names.get_texts())
@@ -177,6 +179,19 @@ def test_a_study_of_two_axes_has_a_figure_of_them() -> None:
     figure = sketch.make()
     assert figure is not None
     assert {text.get_text() for text in figure.axes[0].texts} == {"learning rate 0.001", "learning rate 0.002"}
+
+
+def test_a_line_without_runs_changes_no_colour() -> None:
+    values = {(point, other): [0.1] for point in "pq" for other in "BC"}
+    spots = pd.DataFrame({"cell": ["b", "c"], "x": [1, 2], "y": [0.1, 0.2]})
+    by_axes = axes_figure(values, ["p", "q"], ["A", "B", "C"], ["one", "two", "value"])
+    plane = plane_figure(
+        spots, [(c, c) for c in "abc"], ("x", "y"), lines={f"two {c.upper()}": {c: c} for c in "abc"}, is_log=True
+    )
+    for figure in (by_axes, plane):
+        assert figure is not None
+        colours = {text.get_text(): text.get_color() for text in figure.axes[0].texts}
+        assert colours == {"two B": COLOURS[1], "two C": COLOURS[2]}
 
 
 def test_characters_that_the_font_lacks_are_written_otherwise() -> None:

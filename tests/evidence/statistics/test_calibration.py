@@ -24,11 +24,11 @@ def test_many_studies_at_once_are_judged_as_one_by_one() -> None:
     studies = np.random.default_rng(0).normal(size=(60, 7, 5)) + np.array([0.0, 0.5, 1.0, 1.5, 2.0])
     studies[:, 5:, 1] = 0.0  # a test with five seeds
     found = false_alarms(studies)
-    for study, alone, corrected in zip(studies, found.alone, found.corrected, strict=True):
+    for study, alone, corrected in zip(studies, *found, strict=True):
         tests = [dict(enumerate(map(float, column))) for column in study.T]
         assert [p <= 1 - LEVEL for p in step_down_max_t(tests)] == [*corrected]
         assert [sign_flip_p(column) <= 1 - LEVEL for column in study.T] == [*alone]
-    assert 0 < found.corrected.sum() < found.alone.sum()
+    assert 0 < found[1].sum() < found[0].sum()
 
 
 def test_many_pairs_are_simulated_in_parts() -> None:

@@ -188,6 +188,7 @@ def test_a_significant_difference_is_printed(metric: str, scale: float) -> None:
         ([{"variant": "a", "seed": 1, "acc": 1.0}], {}, ("--cell",)),
         ([{"cell": "a", "seed": 1, "accuracy": 1.0}], {}, ("--metric", "accuracy")),
         ([{"cell": "a", "seed": 1, "acc": 1.0, "f1": 1.0}], {"delta": {"f1": 0.1}}, ("none of the metrics",)),
+        ([{"cell": "a", "seed": 1, "acc": 1.0}], {"delta": {"f1": 0.1}}, ("--delta", "'f1'")),
         ([{"cell": "a", "seed": 1, "acc": "good"}], {}, ("row 0", "'good'")),
         ([{"cell": "a", "seed": 1, "acc": 1.0}] * 2, {}, ("row 1", "row 0")),
         ([{"cell": "a", "seed": None, "acc": 1.0}], {}, ("row 0", "seed")),
@@ -199,6 +200,7 @@ def test_a_significant_difference_is_printed(metric: str, scale: float) -> None:
         ([{"cell": "a", "seed": 1, "acc": 1.0}], {"control": "b"}, ("--control", "'b'")),
         ([], {}, ("no runs",)),
         (7, {}, ("no table",)),
+        ({"cell": ["a"], "seed": [1, 2], "acc": [1.0]}, {}, ("same length",)),
     ],
 )
 def test_a_bad_table_is_one_line(rows: Any, more: dict[str, Any], words: tuple[str, ...]) -> None:

@@ -269,6 +269,21 @@ def test_two_files_of_a_job_with_the_metric_are_refused_or_chosen(tmp_path: Path
     assert (base.values, other.values) == ({0: 0.5, 1: 0.51}, {0: 0.6, 1: 0.61})
 
 
+def test_a_text_in_place_of_a_result(tmp_path: Path) -> None:
+    """It is refused in any file of a finished run; a run that crashed has no result."""
+    runs = [
+        {"cell": c, "seed": s, "state": "finished" if s else "crashed", "summary": {"acc": 0.5 if s else "broken"}}
+        for c in "ab"
+        for s in range(2)
+    ]
+    (tmp_path / "runs.json").write_text(json.dumps(runs), encoding="utf-8")
+    found = verdict(str(tmp_path / "runs.json"), metric="acc", baseline="a", state="state")
+    assert [cell.missing for cell in found.metrics[0].cells] == [(0,), (0,)]
+    write_jobs(tmp_path / "jobs", {"a.json": '{"acc": VALUE}', "notes.json": '{"acc": "top-1"}'})
+    with refused("'top-1'", "acc"):
+        cells(tmp_path / "jobs")
+
+
 def test_files_without_the_metric_are_passed_over(tmp_path: Path) -> None:
     files = {"metrics.json": '{"acc": VALUE}', "classes.json": '["cat"]', "note.csv": "a,b\n1\n", "half.json": "{"}
     write_jobs(tmp_path, files)

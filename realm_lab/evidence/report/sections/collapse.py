@@ -8,7 +8,7 @@ from typing import Any
 from realm_lab.evidence.report.section import ReportSection, Rows
 from realm_lab.evidence.statistics.paired import holm
 from realm_lab.evidence.statistics.robust import Collapse, compare_collapse
-from realm_lab.evidence.statistics.wording import interval, number, signed
+from realm_lab.evidence.statistics.wording import interval, p_value, signed
 
 
 class CollapsedRuns(ReportSection):
@@ -58,7 +58,7 @@ where neither collapsed. That difference is for runs that do not collapse, and n
                         "variant": title,
                         "collapsed": f"{one.cell} of {one.seeds}",
                         "baseline, same seeds": f"{one.baseline} of {one.seeds}",
-                        "p, corrected": number(adjusted[name]),
+                        "p, corrected": p_value(adjusted[name]),
                         "seeds where neither collapsed": str(len(alive.deltas)) if alive else "0",
                         "difference there": signed(alive and alive.mean, metric.digits),
                         "95 % interval there": interval(alive and alive.interval.within(metric.span), metric.digits),

@@ -11,7 +11,7 @@ from realm_lab.evidence.report.frames import SIDES, UPDATES, column
 from realm_lab.evidence.report.section import ReportSection, Rows
 from realm_lab.evidence.report.tables import mean_of
 from realm_lab.evidence.statistics.paired import compare, step_down_max_t
-from realm_lab.evidence.statistics.wording import interval, number, signed
+from realm_lab.evidence.statistics.wording import interval, p_value, signed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,4 +61,4 @@ def update_rows(results: pd.DataFrame, cells: Sequence[tuple[str, str]]) -> Rows
             shown = f" [{interval(found.interval, digits)}]" if len(found.seeds) > 2 else ""
             rows.append(row | {"new − old [95 %]": f"{signed(found.mean, digits)}{shown}"})
             changes.append(found.by_seed)
-    return [row | {"p": number(p)} for row, p in zip(rows, step_down_max_t(changes), strict=True)] if rows else []
+    return [row | {"p": p_value(p)} for row, p in zip(rows, step_down_max_t(changes), strict=True)] if rows else []

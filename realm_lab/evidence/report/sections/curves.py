@@ -56,15 +56,12 @@ them from new runs.
             text += " The age of the index is the mean over all steps since the point before."
             text += " Variants whose candidates come from no index have none." if aside else ""
         alt = f"Curves of {', '.join(curve(panel.metric).title for panel in panels)} over the steps of pre-training"
-        columns = 3 if len(panels) == 3 else 2
-        return [
-            Sketch(
-                "curves",
-                text,
-                alt,
-                lambda: bands_figure(even_ages(curves), panels, report.cells, columns=columns, styles=styles),
-            )
-        ]
+
+        def make() -> Any:
+            columns = 3 if len(panels) == 3 else 2
+            return bands_figure(even_ages(curves), panels, report.cells, columns=columns, styles=styles)
+
+        return [Sketch("curves", text, alt, make)]
 
 
 def styles_of(record: StudyRecord) -> Styles:

@@ -23,10 +23,8 @@ class Means(ReportSection):
             found = {key: summarise(column(self.report.results, name, key).values()) for key in self.columns}
             if any(found.values()):
                 row = {"variant": title, "n": str(max(one.n for one in found.values() if one))}
-                rows.append(
-                    row
-                    | {self.columns[key]: mean_sd(one, 0 if "questions" in key else 3) for key, one in found.items()}
-                )
+                row |= {self.columns[key]: mean_sd(one, 0 if "questions" in key else 3) for key, one in found.items()}
+                rows.append(row)
         return rows
 
 

@@ -23,8 +23,8 @@ FEWEST = 3  # pairs, for a spread; steps, for a curve
 
 
 def families(record: StudyRecord) -> dict[str, dict[int, StudyCell]]:
-    """Return change -> {step of pre-training: the cell that makes the change there}; step 0: from the start. Changes
-    that are only made from the start are left out."""
+    """Return change -> {step of pre-training: the cell that makes the change there}; step 0: from the start. A change
+    that no cell makes later than the start is left out."""
     found: dict[str, dict[int, StudyCell]] = {}
     late = set()
     for cell in record.cells:

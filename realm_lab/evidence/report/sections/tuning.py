@@ -159,6 +159,5 @@ of it.
             "development seeds that the choice depends on."
         )
         alt = f"Expected best {title} of {len(cells)} variants over the number of trials"
-        return [
-            Sketch("tuning", caption, alt, lambda: tuning_figure(cells, title, len(self.report.record.tuning["seeds"])))
-        ]
+        seeds = len(self.report.record.tuning["seeds"])
+        return [Sketch("tuning", caption, alt, lambda: tuning_figure(cells, title, seeds))]

@@ -508,8 +508,8 @@ function calibrate(tests) {
   return { any: any / studies, alone: alone.map((alarms) => alarms / studies) };
 }
 
-// Weights of normal numbers with the correlations of the differences [tests][pairs], and what turns each score into a
-// difference with the skewness of its test.
+// Weights that give normal numbers the correlations of the differences [tests][pairs], and for each test the function from
+// a normal score to a difference of its skewness.
 function skewedScores(known) {
   const given = known.map((values) => values.filter((value) => value !== undefined));
   const centres = given.map((values) => values.reduce((total, value) => total + value, 0) / values.length);
@@ -588,7 +588,7 @@ const detectableEffect = cached((pairs, tests) => {
   return root((effect) => power(effect) - constants.power, 0, 4);
 });
 
-// Where an increasing function is 0, by false position (Illinois) between bounds.
+// The root of an increasing function between bounds, by false position (Illinois).
 function root(excess, low, high) {
   let [below, above] = [excess(low), excess(high)], x = low;
   for (let i = 0; i < 100 && high - low > 1e-14; i++) {
@@ -907,8 +907,7 @@ function rowsOf(answer, { metric, cells }) {
     row.push(["90 % interval", shown((one) => spanOf(one.bound === null ? null : one.equivalenceInterval, digits, signed))]);
     row.push(["interquartile mean (95 %)", shown((one) => estimate(one.interquartile, digits))]);
     row.push(["P(higher) (95 %)", shown((one) => estimate(one.probabilityHigher, 2))]);
-    const names = row.map(([name]) => name);
-    return row.filter(([name], at) => names.indexOf(name) === at).map(([name]) => [name, row.findLast(([other]) => other === name)[1]]);
+    return row;
   });
   const known = new Set(rows.flat().filter(([, text]) => text !== NOTHING).map(([name]) => name));
   return rows.map((row) => row.filter(([name]) => known.has(name)));
