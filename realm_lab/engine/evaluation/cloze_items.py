@@ -58,9 +58,9 @@ class ClozeReading(NamedTuple):
     log_likelihood: float  # log p(y|x) of the answer, nats
     null_log_likelihood: float  # log p(y|null, x)
     wordpieces: int
-    answer_retrieved: bool  # whether a candidate holds the answer
+    answer_retrieved: bool  # true: a candidate contains the answer
     passages: list[str]  # ids of the candidates, most likely first
-    evidence_retrieved: bool | None = None  # whether a candidate supports the answer; None: no evidence is named
+    evidence_retrieved: bool | None = None  # true: a candidate supports the answer; None: no evidence is named
 
 
 def cloze_items(
@@ -84,7 +84,7 @@ def cloze_items(
 def _item(question: Question, tokenizer: Tokenizer, special: SpecialIds, longest: int) -> ClozeItem | str:
     if question.question.count(MASK) != 1:
         return f"{question.question.count(MASK)} times {MASK} in the text, not once"
-    targets = encode_batch_plain(tokenizer, question.answers[:1])[0].ids
+    targets = encode_batch_plain(tokenizer, question.answers[:1] or [""])[0].ids
     if not 0 < len(targets) <= longest:
         return f"an answer of {len(targets)} wordpieces"
     text = question.question

@@ -28,8 +28,8 @@ def question_forms(rows_BK: np.ndarray, gold: Sequence[np.ndarray], passages: Pa
     if len(names) < 2 or not any(map(len, gold)):
         return values
     form_BK = np.where(rows_BK >= 0, form_N[rows_BK], -1)
-    # Gold passages of each question, in as many columns as any question has; -2 fills the rest.
-    gold_BG = np.full((len(gold), max(map(len, gold))), -2)
+    # Gold passages of each question, in as many columns as any question has; -3, which no row has, fills the rest.
+    gold_BG = np.full((len(gold), max(map(len, gold))), -3)
     for number, rows in enumerate(gold):
         gold_BG[number, : len(rows)] = rows
     is_gold_BK = (rows_BK[:, :, None] == gold_BG[:, None]).any(2)

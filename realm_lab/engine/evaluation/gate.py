@@ -88,7 +88,7 @@ class Gate(NamedTuple):
         if self.among_candidates.mean < LEAST_SHARE:
             found.append(
                 "too few candidates have the answer; raise pretrain.candidates, mask what other passages have "
-                "(pretrain.recurring_spans), or begin with a better retriever"
+                "(pretrain.recurring_spans), or start from a better retriever"
             )
         return found
 

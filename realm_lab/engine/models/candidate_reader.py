@@ -50,7 +50,7 @@ class FrozenReader(nn.Module):
         raise NotImplementedError
 
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """True if the most likely words of a sentence with its passage, in `rows_B`, are the masked words, bool [B]."""
+        """True for sentences whose masked words are the most likely ones, given their passages `rows_B`, bool [B]."""
         raise NotImplementedError
 
     def read_text(self, text: str, span: tuple[int, int], rows_K: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -78,7 +78,7 @@ class RewardReader(FrozenReader):
         return Reading(log_probs_BK[:, :, None], is_read_B1)
 
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """True if a sentence's passage in `rows_B` is rewarded, bool [B]."""
+        """True for sentences whose passage in `rows_B` is rewarded, bool [B]."""
         return self.read(sentences, rows_B[:, None]).log_probs_BK[:, 0] == 0.0
 
 
@@ -136,7 +136,7 @@ class CandidateReader:
 
     @torch.no_grad()
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """True if the most likely words of a sentence with its passage, in `rows_B`, are the masked words, bool [B].
+        """True for sentences whose masked words are the most likely ones, given their passages `rows_B`, bool [B].
         An unknown word is never restored."""
         joined = self._join([sentence.tokens for sentence in sentences], [self._body(row) for row in rows_B])
         at_BM, is_masked_BM = pad_positions([sentence.positions for sentence in sentences])

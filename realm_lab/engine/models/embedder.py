@@ -145,7 +145,7 @@ class Embedder(nn.Module):
             nn.init.eye_(weight)
             nn.init.eye_(self.document_projection.weight)
             return
-        # Scores spread alike at every width; PROJECTION_STD is for 384 hidden units.
+        # Scores then have the same spread at every width; PROJECTION_STD is for 384 hidden units.
         spread = PROJECTION_STD * (384 / weight.shape[1]) ** 0.5
         weight.copy_(torch.empty(weight.shape).normal_(0.0, spread, generator=generator))
         self.document_projection.weight.copy_(weight)

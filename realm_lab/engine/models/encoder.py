@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from torch.nn import functional
 from realm_lab.errors import UserError
 
 BLANK_VARIANCE = 0.01  # added to the variance of a patch (pixels 0 to 1), so that the noise of a blank one stays small
-# In bfloat16 on a CPU oneDNN compiles each product for each new shape, so there shapes are few: multiples of these.
+# For bfloat16 on a CPU, oneDNN compiles a product anew for every shape. So lengths and rows are multiples of these.
 LENGTHS, ROWS = 8, 32
 MASKED = -1.0e4  # added to the logits of padding: exp underflows to 0, and no row turns into NaN
 
@@ -48,22 +48,6 @@ def activate(states: Tensor, activation: str) -> Tensor:
     return functional.gelu(states, approximate="tanh" if activation == "gelu_new" else "none")
 
 
-class _Pack(torch.autograd.Function):
-    """Select rows, each at most once: the backward pass of `index_select` would add to rows, which is slower."""
-
-    @staticmethod
-    def forward(context: Any, states_SD: Tensor, at_N: Tensor) -> Tensor:
-        context.save_for_backward(at_N)
-        context.count = len(states_SD)
-        return states_SD.index_select(0, at_N)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (at_N,), (gradient_ND,) = context.saved_tensors, gradients
-        rows_SD = gradient_ND.new_zeros(context.count, gradient_ND.shape[-1])
-        return rows_SD.index_copy_(0, at_N, gradient_ND), None
-
-
 class Packing(NamedTuple):
     """The positions that are computed: the real ones, and padding up to a multiple of ROWS."""
 
@@ -81,8 +65,7 @@ class Packing(NamedTuple):
 
     def pack(self, states_BLD: Tensor) -> Tensor:
         """Return the states at the positions, [N, D]."""
-        states_ND: Tensor = _Pack.apply(states_BLD.flatten(0, 1), self.at_N)  # type: ignore[no-untyped-call]
-        return states_ND
+        return states_BLD.flatten(0, 1).index_select(0, self.at_N)
 
     def unpack(self, states_ND: Tensor) -> Tensor:
         """Return packed states in their positions, [B, L, D], with zeros elsewhere."""

@@ -93,7 +93,8 @@ def load_named(module: nn.Module, tensors: Mapping[str, Tensor], names: Names, s
         parameter, value = module.get_parameter(ours), torch.cat([tensors[name] for name in parts])
         if value.shape != parameter.shape:
             found = f"'{parts[0]}' has shape {tuple(value.shape)}, the parameters ask for {tuple(parameter.shape)}"
-            raise UserError(found, path=source, remedy="set the model section to its sizes")
+            section = "finetune.span_hidden_size" if ours in SPAN_NAMES else "the model section"
+            raise UserError(found, path=source, remedy=f"set {section} to its sizes")
         parameter.data.copy_(value)
 
 

@@ -33,7 +33,7 @@ class Files(Section):
     """Development questions if questions_dev names no file. `orqa`: those of questions_train whose text has hash 0
     modulo 10, which are not trained on (code). `none`: there are none."""
     max_articles: Positive | None = None
-    """Maximum number of articles of `knowledge`, without files that questions_test names too; empty: all."""
+    """Maximum number of articles of `knowledge` (empty: all); files that questions_test names too are kept whole."""
     max_train_questions: Positive | None = None
     """Maximum number of training questions; empty: all."""
     max_test_questions: Positive | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,8 @@ def read_values(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
     values = laid_over(preset_values(name), given)
     with parameter_errors(values):
         listed = values.get("plugins")
-        import_modules("plugins", listed if isinstance(listed, list) else ())
+        modules = listed if isinstance(listed, list) else []
+        import_modules("plugins", (name for name in modules if isinstance(name, str)))
         values = with_sizes(values, given)
     return values
 
@@ -161,8 +162,9 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
         inside[name] = _with_options(flat[key], inside.get(name)) if is_part(key) else flat[key]
     for part in {part_of(key) for key in flat} - {None, *flat}:  # options that are given for a default plug-in
         *parents, name = str(part).split(".")
-        section = functools.reduce(dict.__getitem__, parents, values)
-        section[name] = _with_options(parameter_fields()[str(part)].default.name, section[name])
+        with suppress(TypeError):  # validation refuses a section that is no mapping
+            section = functools.reduce(dict.__getitem__, parents, values)
+            section[name] = _with_options(parameter_fields()[str(part)].default.name, section[name])
     return values
 
 

@@ -39,7 +39,7 @@ from realm_lab.records.validation import Contradiction
 
 
 class Tokenizer(Section):
-    """The tokenizer: of a checkpoint folder, or WordPiece learned from the corpus (the toy world has a vocabulary)."""
+    """Tokenizer of a checkpoint folder, or WordPiece learned from the corpus; the toy world has a fixed vocabulary."""
 
     checkpoint: str | None = None
     """Hugging Face folder, or hf://ORG/NAME, whose tokenizer is used (Guu: BERT's uncased WordPiece)."""
@@ -148,8 +148,8 @@ class Pretrain(Section):
     """REALM pre-training (sections 3.3 and 3.4)."""
 
     masking: ChoiceField = Choice("salient_span")
-    """`salient_span` (Guu, section 3.4: one), `random_token` (BERT) or `random_span` (SpanBERT). All get the sentences
-    that have a salient span, equally often."""
+    """`salient_span` (Guu, section 3.4: one), `random_token` (BERT) or `random_span` (SpanBERT). Each masks the same
+    sentences, those with a salient span, equally often."""
     mask_rate: Fraction = 0.15
     """Share of wordpieces that random schemes mask, at least one per sentence (BERT, SpanBERT); `salient_span` ignores
     it."""
@@ -160,14 +160,14 @@ class Pretrain(Section):
     """k: documents read for each query, the null document included (Guu, section 4.3)."""
     candidate_source: ChoiceField = Choice("index")
     """Source of the passages that a training step considers: `index` (Guu, section 3.3), `batch`, `random`, `oracle`,
-    `empty`, `{name: mixed, index: 4, batch: 3}` (in all `candidates`, less the null document), or custom code,
-    `package.module:function`, with its options. See docs/concepts.md."""
+    `empty`, `{name: mixed, index: 4, batch: 3}` (together `candidates`, or one less with a null document), or custom
+    code, `package.module:function`, with its options. See docs/concepts.md."""
     null_document: Literal["off", "encoded", "learned"] = "encoded"
     """The empty document among the candidates (Guu, section 3.4): encoded as [CLS][SEP][SEP] (code), a learned vector,
     or no such document (`off`)."""
     calibrate_null: bool = False
     """Shift the null document's score once so that the mean p(null|x) of 64 training queries is 1/candidates (neither
-    paper nor code). Held-out sentences may start elsewhere."""
+    paper nor code). Held-out sentences may start at another mean."""
     exclude_trivial: Literal["off", "passage", "article"] = "passage"
     """Never retrieve the passage that a query comes from (Guu, section 3.4; code), or any passage of its article."""
     marginal: Literal["example", "token"] = "example"
@@ -217,6 +217,9 @@ class Pretrain(Section):
     readers, the towers that are trained, `search_query`, `reward` and `recurring_spans` cannot change."""
 
     def contradictions(self) -> Iterator[Contradiction]:
+        least, most = self.recurring_spans or (0, 0)
+        if least > most:
+            yield Contradiction(f"recurring_spans: at least {least} and at most {most}; swap them", "recurring_spans")
         if self.null_document != "off" and self.candidates < 2:
             yield Contradiction(
                 "candidates: 1 leaves room for the null document alone; raise it, or set null_document to off",
@@ -401,7 +404,7 @@ class Launch(Section):
     def _is_builder(cls, value: str) -> str:
         if value not in ("inline", "process") and len(shlex.split(value)) < 2:
             raise ValueError(
-                f"'{value}' begins no builder; write inline, process, or a command such as 'srun --nodes=1'"
+                f"'{value}' starts no builder; write inline, process, or a command such as 'srun --nodes=1'"
             )
         return value
 

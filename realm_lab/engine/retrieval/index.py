@@ -40,7 +40,7 @@ class Inputs(NamedTuple):
 
 
 class Embedded:
-    """Counter, for tests, of the passages given to `embed_passages` in this process."""
+    """Counter of the passages given to `embed_passages` in this process."""
 
     passages = 0
 

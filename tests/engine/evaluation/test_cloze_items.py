@@ -139,11 +139,13 @@ def test_long_texts_are_cut_around_the_blank(system: TinySystem) -> None:
         ("no blank", "x", "0 times"),
         ("[MASK] and [MASK]", "x", "2 times"),
         ("a [MASK]", " ", "0 wordpieces"),
+        ("a [MASK]", None, "0 wordpieces"),
         ("a [MASK]", "a " * 40, "wordpieces"),
     ],
 )
-def test_what_cannot_be_read_is_named(system: TinySystem, text: str, answer: str, why: str) -> None:
-    items, skipped = cloze_items([Question("q7", text, (answer,), None)], system.tokenizer, system.special, 24)
+def test_what_cannot_be_read_is_named(system: TinySystem, text: str, answer: str | None, why: str) -> None:
+    question = Question("q7", text, () if answer is None else (answer,), None)
+    items, skipped = cloze_items([question], system.tokenizer, system.special, 24)
     assert not items
     assert skipped[0].startswith("q7: ")
     assert why in skipped[0]

@@ -37,6 +37,8 @@ def test_forms_of_questions() -> None:
         "gold_first_text": 0.5,
         "gold_first_triple": 0.5,
     }
+    found = question_forms(np.array([[0, -2], [0, -2]]), [np.array([2, 5]), np.array([1, 2, 5])], PASSAGES)
+    assert "gold_first_text" not in found  # -2 is no passage
     one_form: Any = SimpleNamespace(forms=(["text"], np.zeros(6, np.int32)))
     assert question_forms(rows_BK, gold, one_form) == {}
 

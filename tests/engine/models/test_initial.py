@@ -127,6 +127,8 @@ def test_a_reader_of_a_run_comes_with_its_heads(system: TinySystem, reader_folde
     assert found.has_span_head
     assert_same_bits(found, system.reader)
     assert found.encoder.shape == system.reader.encoder.shape._replace(dropout=0.25)
+    with refused("span_projection.weight", remedy="set finetune.span_hidden_size to its sizes"):
+        read_initial_reader(reader_folder, tiny_params(finetune={"span_hidden_size": 99}), size, 0)
     (reader_folder / "span_head.safetensors").unlink()
     again = read_initial_reader(reader_folder, params, size, 0)
     assert not again.has_span_head

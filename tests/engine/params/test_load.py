@@ -72,6 +72,7 @@ def test_an_unknown_name_has_the_nearest_one_and_its_line(
         ("pretrain:\n  mask_rate: .nan\n", 2, "pretrain.mask_rate", "must be a finite number, got nan"),
         ("seeds: [0, -1]\n", 1, "seeds", ".1 must be at least 0, got -1"),
         ("pretrain: 5\n", 1, "pretrain", "must be a section of names and values, got 5"),
+        ("plugins: [5]\n", 1, "plugins", ".0 must be a string, got 5"),
         ("corpus:\n  files:\n    knowledge: a.txt\n", 3, "corpus.files.knowledge", "must be a list, got 'a.txt'"),
     ],
 )
@@ -80,6 +81,12 @@ def test_a_wrong_value_names_key_and_line(tmp_path: Path, text: str, line: int, 
     with refused(path=path, line=line, parameter=parameter) as caught:
         load(path)
     assert expected in caught.value.problem
+
+
+@pytest.mark.parametrize("section", ["pretrain: 5\n", "pretrain: [1]\n", "pretrain:\n  refresh: often\n"])
+def test_a_section_that_is_none_is_refused_with_an_option_inside_it(tmp_path: Path, section: str) -> None:
+    message = refusal(write(tmp_path, f"preset: toy\n{section}"), {"pretrain.refresh.policy.overlap": 0.5})
+    assert "must be a section of names and values" in message
 
 
 @pytest.mark.parametrize("written", ["false", "no", "off", "none", "never", "No", "'false'"])
@@ -120,7 +127,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     (SPREAD | {"pretrain.search.backend": "faiss_flat"}, "only pretrain.search.backend: exact", "set one or the other"),
     (SPREAD | {"pretrain.changes": {5: {"search.backend": "faiss_flat"}}}, "only pretrain.search.backend", "set one"),
     ({"launch.builder": "srun 'n1"}, "launch.builder", "no closing quotation"),
-    ({"launch.builder": "proces"}, "'proces' begins no builder", "write inline, process, or a command"),
+    ({"launch.builder": "proces"}, "'proces' starts no builder", "write inline, process, or a command"),
     (FILES | {"corpus.files.pretrain": ["a.txt"]}, "pretrain_corpus: same ignores files.pretrain", "separate"),
     (FILES | {"corpus.pretrain_corpus": "separate"}, "pretrain_corpus: separate needs files.pretrain", "to same"),
     ({"model.hidden_size": 65}, "hidden_size 65 is not a multiple of heads 4", "change either"),
@@ -137,6 +144,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"finetune.objective": "emdr2", "finetune.softmax": "joint"}, "objective: emdr2", "set softmax to factored"),
     ({"finetune.softmax": "selected"}, "softmax: selected leaves the query tower", "set train_query_tower to false"),
     ({"pretrain.recurring_spans": [1, 20]}, "pretrain.recurring_spans: no span recurs", "set it to same"),
+    ({"pretrain.recurring_spans": [20, 1]}, "recurring_spans: at least 20 and at most 1", "swap them"),
     ({"seeds": [1, 0, 1]}, "seeds: one is listed twice", "list each once"),
 ]
 

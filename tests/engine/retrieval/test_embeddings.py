@@ -215,6 +215,8 @@ def test_damage_is_refused_in_one_line(store: EmbeddingStore) -> None:
     path.write_bytes(bytes(len(content)))
     with refused(path=path, remedy=f"delete {found.folder} and run again"):
         store.find(identity())
+    other = store.build(identity(corpus_digest="d", code="1"), given)
+    assert other.key == store.find(identity(corpus_digest="d", code="2"), True).key  # type: ignore[union-attr]
     path.write_bytes(content)
     record = json.loads((found.folder / "identity.json").read_text())
     (found.folder / "identity.json").write_text(json.dumps(record | {"tower_digest": "z"}))
