@@ -88,7 +88,8 @@ def examine_study(
         for one in (error, *error.others):
             yield Diagnosis("wrong", f"study {path.stem}", one.fault, one.remedy)
         return
-    yield Diagnosis("OK", f"study {plan.name}", f"{len(plan.runs)} runs of {len(plan.cells)} variants can be planned")
+    what = "its trials" if plan.search else f"{len(plan.runs)} runs of {len(plan.cells)} variants"
+    yield Diagnosis("OK", f"study {plan.name}", f"{what} can be planned")
     yield from dict.fromkeys(found for run in plan.runs for found in _inputs(run.params, root))
 
 
@@ -135,21 +136,23 @@ def with_gate(gate: Gate) -> list[Diagnosis]:
 def verify(root: Path) -> list[Diagnosis]:
     """Compare every finished file with its digest. Returns a diagnosis for each file that differs, one with the counts,
     and one that names the files without a digest."""
-    found, covered, folders = [], 0, 0
-    known: set[Path] = set()
+    found, folders = list[Diagnosis](), 0
+    known, damaged = set[Path](), 0
     for path in _files(root, DIGESTS):
         folder, folders = path.parent, folders + 1
+        known.add(path)
         try:
             differing = dict(differences(folder, whole=True))
-            known |= {path, *(folder / name for name in read_digests(folder)[1])}
+            known |= {*(folder / name for name in read_digests(folder)[1])}
         except UserError as error:
+            damaged += 1
             found.append(Diagnosis("wrong", "finished file", error.fault, error.remedy))
             continue
-        covered = len(known)
+        damaged += len(differing)
         for file, differs in differing.items():
             remedy = f"delete {made_as_one(folder)} and run again"
             found.append(Diagnosis("wrong", "finished file", f"{file}: {differs}", remedy))
-    whole = f"{covered - len(found):,} of {covered:,} files in {folders:,} folders are as they were written"
+    whole = f"{len(known) - damaged:,} of {len(known):,} files in {folders:,} folders are as they were written"
     found.append(Diagnosis("wrong" if found else "OK", "finished files", whole))
     others = Counter(_kind(path) for path in _files(root, "*") if path not in known)
     if others:
@@ -258,7 +261,8 @@ def _memory() -> Diagnosis:
     memory = psutil.virtual_memory()
     found = f"{memory.available / GIB:.1f} GiB free of {memory.total / GIB:.1f} GiB"
     is_low = memory.available / GIB < LOW_MEMORY_GIB
-    return Diagnosis("note" if is_low else "OK", "memory", found, "launch.processes: 1 keeps to one worker" * is_low)
+    remedy = "launch.processes: 1 runs one worker at a time" if is_low else ""
+    return Diagnosis("note" if is_low else "OK", "memory", found, remedy)
 
 
 def _disk(root: Path) -> Diagnosis:
@@ -307,7 +311,7 @@ def _inputs(params: Params, root: Path) -> Iterator[Diagnosis]:
         elif name is not None and (root / name).exists():
             yield _folder(key, name, root / name, params)
         elif name is not None:
-            remedy = "put it there (docs/real_text.md: where from), or name another in params.yaml or with --set"
+            remedy = "put it there (docs/real_text.md has sources), or name another in params.yaml or with --set"
             yield Diagnosis("missing", key, f"{name}: no such file or folder", remedy)
 
 

@@ -69,9 +69,9 @@ def add_studies(add: Add) -> None:
     text = "experiments/NAME.yaml, or its NAME; or a run: its name or the start of it, or STUDY/VARIANT-sSEED"
     only.add_argument("study", nargs="?", metavar="STUDY|RUN", help=f"{text} (default: list all studies)")
     only.add_argument("--runs", action="store_true", help="list all runs with their state and their studies")
-    text = "check the ledger: each line, and the last ones with the studies here"
+    text = "check each line of the ledger, and compare the last ones with the studies here"
     only.add_argument("--ledger", action="store_true", help=text)
-    status.add_argument("--follow", action="store_true", help="of a study or run: until nothing runs or waits")
+    status.add_argument("--follow", action="store_true", help="of a study or run: repeat until nothing runs or waits")
     add_json(status)
 
 
@@ -122,15 +122,24 @@ def _run_sweep(options: argparse.Namespace) -> int:
         return _sweep(work, options, options.study)
     if options.study or not options.name:
         raise UserError("sweep --axis: give --name NAME for the study, and no other study")
-    from realm_lab.lab.written_study import in_use, write_axes
+    if options.cancel:
+        raise UserError(f"sweep --cancel: name only the study, `sweep {options.name} --cancel`")
+    from realm_lab.lab.progress import say
+    from realm_lab.lab.written_study import write_axes
 
     if options.budget and options.seeds:
         raise UserError("sweep --budget decides the number of seeds; leave out --seeds")
     given, how = overrides_of(options), (options.axes, options.seeds, options.params)
     path, is_new = write_axes(options.root, options.name, *how, given, options.budget)
     options.overrides, options.preset = [], None  # they are in the file now
-    with in_use(path, is_new, is_kept=not options.dry_run and options.pilot is None):
+    is_kept = not options.dry_run and options.pilot is None
+    if is_new and is_kept:
+        say(f"{path}: written; `realm-lab sweep {path.stem}` runs it again")
+    try:
         return _sweep(work, options, str(path))
+    finally:
+        if is_new and not is_kept:
+            path.unlink()
 
 
 def _sweep(work: Callable[[Sweep], int], options: argparse.Namespace, study: str) -> int:

@@ -45,7 +45,7 @@ def _run_mirror(options: argparse.Namespace) -> int:
     uri = uri or (params.launch.tracking_uri if params else None)
     from realm_lab.engine.params.load import chosen
     from realm_lab.lab.project import studies_of
-    from realm_lab.lab.tracking.mirror import mirror
+    from realm_lab.lab.tracking.mirror import MLFLOW, mirror
     from realm_lab.records.tracking_store import is_server
 
     def page(report: Path) -> str:
@@ -67,7 +67,7 @@ def _run_mirror(options: argparse.Namespace) -> int:
     if registered:
         print(registered)
     address = options.address or (summary.uri if is_server(summary.uri) else "")
-    if summary.links and not address:
+    if summary.links and not address and (tracker is None or tracker.name == MLFLOW):
         address = "http://127.0.0.1:5000"
         print(f"to open the links: make ui, or mlflow ui --backend-store-uri {summary.uri}")
     for study, path in summary.links.items():
@@ -86,7 +86,7 @@ def add_doctor(add: Add) -> None:
     only.add_argument("--gpu", action="store_true", help=text)
     text = "read all finished files of runs/ and models/, and name each that is damaged and those without a digest"
     only.add_argument("--verify", action="store_true", help=text)
-    text = "measure whether pre-training can learn on the corpus, before any (the warm start must have finished)"
+    text = "before pre-training: measure whether it can learn on the corpus (the warm start must have finished)"
     only.add_argument("--corpus", action="store_true", help=text)
     add_json(doctor)
 

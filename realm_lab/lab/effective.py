@@ -34,24 +34,16 @@ def write_effective(source: Path, folder: Path) -> None:
     params = load(source)
     runs = default_plan(params).runs
     write_json(folder / "parameters.json", params.model_dump(mode="json"))
-    write_json(folder / "keys.json", stage_keys(runs))
+    stages = ("prepare", *runs[-1].stages)
+    keys = {stage: digest([run.key(stage) for run in runs if stage in ("prepare", *run.stages)]) for stage in stages}
+    write_json(folder / "keys.json", keys)
     write_json(folder / "code.json", stage_digests(runs, source.parent / "runs"))
     (folder / "studies").mkdir(parents=True, exist_ok=True)
-    for name in _studies(source.with_name("dvc.yaml")):
+    pipeline = source.with_name("dvc.yaml")
+    variables = read_yaml(pipeline).get("vars", []) if pipeline.exists() else []
+    for name in (name for one in variables if isinstance(one, dict) for name in one.get("studies", [])):
         study = study_digests(source.parent / "experiments" / f"{name}.yaml", source.parent)
         write_json(folder / "studies" / f"{name}.json", study)
-
-
-def _studies(pipeline: Path) -> list[str]:
-    """Return the studies that a dvc.yaml lists in its `vars`."""
-    variables = read_yaml(pipeline).get("vars", []) if pipeline.exists() else []
-    return [name for one in variables if isinstance(one, dict) for name in one.get("studies", [])]
-
-
-def stage_keys(runs: Sequence[Run]) -> dict[str, str]:
-    """Return stage -> digest of its keys in all runs of the default pipeline."""
-    stages = ("prepare", *runs[-1].stages)
-    return {stage: digest([run.key(stage) for run in runs if stage in ("prepare", *run.stages)]) for stage in stages}
 
 
 def stage_digests(runs: Sequence[Run], folder: Path) -> dict[str, str]:

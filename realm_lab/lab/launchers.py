@@ -265,7 +265,9 @@ class Launcher:
         """Accept tasks and return at once; a task that ended without being complete starts again. A task's `after`
         names tasks of this or an earlier submission; a named task that was never submitted is complete already.
         PartlySubmitted: a queue took some tasks, and refuses the others."""
-        if not self.tasks and any(map(_has_slow_bfloat16, tasks)):
+        params = [task.run.params for task in tasks if not self.tasks]  # once
+        slow = (one for one in params if one.model.precision == "bfloat16" and not visible_gpus(one.launch.device))
+        if any(slow) and not bfloat16_units():
             print(
                 "note: this processor has no instructions for bfloat16, and computes it tens of times slower than "
                 "float32; stop, and add --set model.precision=float32",
@@ -364,11 +366,6 @@ class Launcher:
         self.cancel(list(self.states))
 
 
-def _has_slow_bfloat16(task: Task) -> bool:
-    on_processor = not visible_gpus(task.run.params.launch.device)
-    return task.run.params.model.precision == "bfloat16" and on_processor and not bfloat16_units()
-
-
 class InlineLauncher(Launcher):
     """Runs one task after another in this process: each `poll` does one. `launch.ranks` has no effect."""
 
@@ -378,15 +375,11 @@ class InlineLauncher(Launcher):
     def poll(self) -> dict[str, StageState]:
         """Run the next task to its end, and return the states of all. SystemExit, KeyboardInterrupt: a signal stopped
         the task, after a checkpoint if it was training."""
-        task = self.next_ready()
-        if task is not None:
-            self._do(task)
-        return dict(self.states)
-
-    def _do(self, task: Task) -> None:
+        states, pid = self.states, str(os.getpid())
+        if (task := self.next_ready()) is None:
+            return dict(states)
         from realm_lab.lab.worker import run_stage  # brings torch
 
-        states, pid = self.states, str(os.getpid())
         states[task.name] = StageState("RUNNING", pid)
         try:
             for stage in task.stages:
@@ -405,6 +398,7 @@ class InlineLauncher(Launcher):
             states[task.name] = StageState("FAILED", pid, Reason(Cause.ERROR, detail=line, log=str(log)))
         else:
             states[task.name] = StageState("COMPLETE", pid)
+        return dict(states)
 
 
 def share_out(tasks: int, ranks: int, cores: int, gpus: int, processes: int = 0, threads: int = 0) -> tuple[int, int]:
@@ -447,11 +441,13 @@ class LocalLauncher(Launcher):
         """Collect ended tasks, start ready ones."""
         for name in [name for name, (workers, _) in self._running.items() if workers.has_ended]:
             self._end(name, self._running[name][0].reap())
-        while len(self._running) < self._width:
-            task = self.next_ready()
-            if task is None:
-                break
-            self._start(task)
+        while len(self._running) < self._width and (task := self.next_ready()) is not None:
+            taken = Counter(gpu for _, gpus in self._running.values() for gpu in gpus)
+            gpus = tuple(sorted(self._gpus, key=lambda gpu: taken[gpu])[: task.ranks])
+            job, log = task.job(self._root), self._log(task)
+            workers = Workers(job, ranks=task.ranks, threads=self._threads, gpus=gpus or None, log=log)
+            self._running[task.name] = workers, gpus
+            self.states[task.name] = StageState("RUNNING", str(workers.pids[0]))
         return dict(self.states)
 
     def cancel(self, names: Collection[str]) -> None:
@@ -468,19 +464,6 @@ class LocalLauncher(Launcher):
             for workers, _ in self._running.values():
                 workers.kill()
             raise
-
-    def _start(self, task: Task) -> None:
-        taken = Counter(gpu for _, gpus in self._running.values() for gpu in gpus)
-        gpus = tuple(sorted(self._gpus, key=lambda gpu: taken[gpu])[: task.ranks])
-        workers = Workers(
-            task.job(self._root),
-            ranks=task.ranks,
-            threads=self._threads,
-            gpus=gpus or None,
-            log=self._log(task),
-        )
-        self._running[task.name] = workers, gpus
-        self.states[task.name] = StageState("RUNNING", str(workers.pids[0]))
 
     def _end(self, name: str, outcome: Outcome) -> None:
         workers, _ = self._running.pop(name)

@@ -64,7 +64,15 @@ def plan_study(
     base, common = study.below(params_path or Path(root) / "params.yaml", overrides or {})
     if isinstance(study, Search):
         return _search(study, base, common, root)
-    seeds, rule = _seeds_of(study)
+    rule: Plugin[SeedCounts] | None = None
+    if isinstance(study.seeds, list):
+        seeds = tuple(map(int, study.seeds))
+    else:
+        rule = SEED_RULES.choose("seeds", study.seeds)
+        if not isinstance(options := rule.options, SeedRule):
+            problem = f"'{rule.name}': the type of its options is no subclass of realm_lab.SeedRule"
+            raise UserError(problem, value=study.seeds.name)
+        seeds = tuple(range(options.first, options.first + options.at_most))
     given = [(cell, study.settings(cell, common), study.written(cell)) for cell in cells_of(study)]
     spaces = () if study.tune is None else _spaces(study, study.tune, given, base, common, seeds)
 
@@ -72,7 +80,29 @@ def plan_study(
     def planned(chosen: str) -> StudyPlan:
         choices = json.loads(chosen)
         cells, runs, everywhere, of_baseline = _runs(given, base, common, seeds, choices)
-        design = _design(study, cells, seeds, rule, of_baseline, everywhere, root)
+        metrics, axes = _metrics_of(study), study.axes if len(study.axes) > 1 else {}
+        design = StudyRecord(
+            name=study.name,
+            question=study.question,
+            baseline=cells[0].name,
+            cells=tuple(cells),
+            seeds=seeds,
+            runs=(),
+            metrics=tuple(dict.fromkeys(metric.name for metric in metrics.values())),
+            axes={axis: tuple(value_in_name(show(point)) for point in points) for axis, points in axes.items()},
+            source=os.path.relpath(study.path, root),
+            # by their code, `module:object`: a registered name is known only where its plug-in is imported
+            figures=tuple(Choice(FIGURES.choose("figures", one).target, one.options) for one in study.figures),
+            sections=tuple(
+                Choice(REPORT_SECTIONS.choose("sections", one).target, one.options) for one in study.sections
+            ),
+            until=options_of(rule).looks if rule else None,
+            delta={metrics[text].name: value for text, value in study.delta.items()},
+            own_metrics=tuple({m.name: m for m in metrics.values() if m.name in METRICS.keys() - BUILT_IN}.values()),
+            common=json.loads(json.dumps(everywhere)),
+            observes=measuring(flatten(of_baseline)),
+            **study.model_dump(include={"declared", "not_run", "note", "tags"}),
+        )
         return StudyPlan(design, runs, study.launcher, rule, study.tune, spaces, choose=chosen_by)
 
     def chosen_by(choices: Mapping[str, Any]) -> StudyPlan:
@@ -115,13 +145,17 @@ def _runs(
 ) -> tuple[tuple[StudyCell, ...], tuple[Run, ...], dict[str, Any], Params]:
     """Return the cells with the values that were chosen for them, every run, the changes of the preset that all cells
     share, and the parameters of the baseline. UserError: a cell's parameters are wrong, or two cells are one run."""
-    cells, resolved, plans = [], list[Params](), []
+    cells, resolved, plans = list[StudyCell](), list[Params](), []
     for cell, overrides, source in given:
         cells.append(replace(cell, overrides=laid_over(overrides, choices.get(cell.name, {}))))
         params, runs = _identified(cell, laid_over(base, cells[-1].overrides), seeds, source)
         resolved.append(params)
         plans.append([replace(run, chosen=choices.get(cell.name, {})) for run in runs])
-    cells, of_baseline = _compared(cells, [flatten(params) for params in resolved])
+    flat = [flatten(params) for params in resolved]
+    names = dict.fromkeys(name for values in flat for name in values)
+    of_baseline, *_ = flat = [with_options(values, names) for values in flat]
+    changes = ({key: value for key, value in values.items() if value != of_baseline[key]} for values in flat)
+    cells = [replace(cell, changes=json.loads(json.dumps(new))) for cell, new in zip(cells, changes, strict=True)]
     varied = [key for key in cells[0].overrides if key not in common]
     everywhere = {
         key: value
@@ -132,6 +166,9 @@ def _runs(
     for cell, runs, (_, _, source) in zip(cells, plans, given, strict=True):
         for run in runs:
             other = owners.setdefault(run.run_key, cell)
+            if other != cell and choices:
+                problem = f"tuning made variants '{other.name}' and '{cell.name}' the same run; delete one of them"
+                raise UserError(problem, value=source)
             if other != cell:
                 raise _overlap(other, cell, of_baseline, everywhere, source)
     return tuple(cells), tuple(run for runs in plans for run in runs), everywhere, resolved[0]
@@ -146,50 +183,6 @@ def _identified(
         params = resolve(values)
         check_parts(params)
         return params, [replace(run, cell=cell.name) for run in plan_runs(params, cell.system, map(int, seeds))]
-
-
-def _design(
-    study: Study,
-    cells: Sequence[StudyCell],
-    seeds: tuple[int, ...],
-    rule: Plugin[SeedCounts] | None,
-    of_baseline: Params,
-    everywhere: Mapping[str, Any],
-    root: Path,
-) -> StudyRecord:
-    """Return the record of a study without its runs."""
-    metrics = _metrics_of(study)
-    axes = study.axes if len(study.axes) > 1 else {}
-    return StudyRecord(
-        name=study.name,
-        question=study.question,
-        baseline=cells[0].name,
-        cells=tuple(cells),
-        seeds=seeds,
-        runs=(),
-        metrics=tuple(dict.fromkeys(metric.name for metric in metrics.values())),
-        axes={axis: tuple(value_in_name(show(point)) for point in points) for axis, points in axes.items()},
-        source=os.path.relpath(study.path, root),
-        # by their code, `module:object`: a registered name is known only where its plug-in is imported
-        figures=tuple(Choice(FIGURES.choose("figures", one).target, one.options) for one in study.figures),
-        sections=tuple(Choice(REPORT_SECTIONS.choose("sections", one).target, one.options) for one in study.sections),
-        until=options_of(rule).looks if rule else None,
-        delta={metrics[text].name: value for text, value in study.delta.items()},
-        own_metrics=tuple({m.name: m for m in metrics.values() if m.name in METRICS.keys() - BUILT_IN}.values()),
-        common=json.loads(json.dumps(everywhere)),
-        observes=measuring(flatten(of_baseline)),
-        **study.model_dump(include={"declared", "not_run", "note", "tags"}),
-    )
-
-
-def _compared(cells: Sequence[StudyCell], flat: Sequence[dict[str, Any]]) -> tuple[list[StudyCell], dict[str, Any]]:
-    """Return the cells with their differences from the baseline (the first cell), and the parameters of the baseline.
-    `flat`: the parameters of each cell."""
-    names = dict.fromkeys(name for values in flat for name in values)
-    flat = [with_options(values, names) for values in flat]
-    base = flat[0]
-    changes = ({key: value for key, value in values.items() if value != base[key]} for values in flat)
-    return [replace(cell, changes=json.loads(json.dumps(new))) for cell, new in zip(cells, changes, strict=True)], base
 
 
 def _spaces(
@@ -300,18 +293,6 @@ def _metric(choice: Choice) -> Metric:
         raise UserError(problem, value=choice.name)
     learn([entry])
     return entry
-
-
-def _seeds_of(study: Study) -> tuple[tuple[int, ...], Plugin[SeedCounts] | None]:
-    """Return all seeds that a study may take, and the rule for them, if it has one. UserError: no such rule, or a wrong
-    option."""
-    if isinstance(study.seeds, list):
-        return tuple(map(int, study.seeds)), None
-    rule = SEED_RULES.choose("seeds", study.seeds)
-    if not isinstance(options := rule.options, SeedRule):
-        problem = f"'{rule.name}': the type of its options is no subclass of realm_lab.SeedRule"
-        raise UserError(problem, value=study.seeds.name)
-    return tuple(range(options.first, options.first + options.at_most)), rule
 
 
 # Additional figures in the report of the default run.

@@ -131,7 +131,8 @@ def find_pilot(plan: StudyPlan, root: Path, named: str | None) -> Pilot:
         if most >= FEWEST_FOR_PROJECTION:
             return pilot
     of = f"{named or plan.name}: {most} finished seeds that a variant shares with the baseline"
-    run = f"run a pilot, `realm-lab sweep {plan.name} --seeds {FEWEST_FOR_PROJECTION}`"
+    more = f"give it {FEWEST_FOR_PROJECTION} seeds and " if len(plan.seeds) < FEWEST_FOR_PROJECTION else ""
+    run = f"{more}run a pilot, `realm-lab sweep {plan.name} --seeds {FEWEST_FOR_PROJECTION}`"
     name, dear = "name an earlier study with --power STUDY", " (which tunes every variant first)"
     raise UserError(
         f"--power: study {of}; {FEWEST_FOR_PROJECTION} are needed for a spread (runs of --try are too small to count)",

@@ -71,25 +71,22 @@ class SweepProgress(Progress):
     def show(self, states: Mapping[str, StageState]) -> None:
         """Show the states of all tasks."""
         with self._one_at_a_time:
-            self._show(states)
-
-    def _show(self, states: Mapping[str, StageState]) -> None:
-        now = time.monotonic()
-        is_time = now - self._last_line_at >= SECONDS_BETWEEN_LINES and not self.console.is_terminal
-        for name in [name for name in states if name in self.known]:  # others are tasks of an earlier sweep
-            state, before = states[name], self._states.get(name)
-            if state.state == "RUNNING" and self.console.is_terminal:
-                self._show_bar(self.known[name])
-            elif state.state == "RUNNING" and is_time:
-                self._say_progress(self.known[name])
-                self._last_line_at = now
-            if state.state not in UNFINISHED and (before is None or before.state != state.state):
-                if name in self._of_task:
-                    self.remove_task(self._of_task.pop(name))
-                self._say_end(self.known[name], state)
-        self._states = dict(states)
-        done = sum(state.state not in UNFINISHED for name, state in states.items() if name in self.known)
-        self.update(self._whole, completed=done)
+            now = time.monotonic()
+            is_time = now - self._last_line_at >= SECONDS_BETWEEN_LINES and not self.console.is_terminal
+            for name in [name for name in states if name in self.known]:  # others are tasks of an earlier sweep
+                state, before = states[name], self._states.get(name)
+                if state.state == "RUNNING" and self.console.is_terminal:
+                    self._show_bar(self.known[name])
+                elif state.state == "RUNNING" and is_time:
+                    self._say_progress(self.known[name])
+                    self._last_line_at = now
+                if state.state not in UNFINISHED and (before is None or before.state != state.state):
+                    if name in self._of_task:
+                        self.remove_task(self._of_task.pop(name))
+                    self._say_end(self.known[name], state)
+            self._states = dict(states)
+            done = sum(state.state not in UNFINISHED for name, state in states.items() if name in self.known)
+            self.update(self._whole, completed=done)
 
     def _show_bar(self, task: Task) -> None:
         run = next((run for run in task.runs(self._root) if run.status().state != "COMPLETE"), None)

@@ -54,6 +54,8 @@ def reproduce(
     )
     if name and name not in names:
         raise UserError(f"no report of study '{name}'", suggestion(name, names), path=reports)
+    if not names:
+        raise UserError("no reports", "`realm-lab report` writes those of all runs here", path=reports)
     code = 0
     fields: list[dict[str, Any]] = []
     for study in [name] if name else names:

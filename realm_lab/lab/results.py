@@ -52,11 +52,12 @@ class Results:
         return {row["step"]: row[name] for row in MetricLog(path / "metrics.jsonl").rows() if row.get(name) is not None}
 
     def outcome(self, run: Run) -> dict[str, float] | None:
-        """Return the values of a run that has ended, {} if it failed; None: it has not ended. UserError: the values
-        were measured on other numbers of sentences or questions than its `evaluate` parameters ask for."""
+        """Return the values of a run that has ended, {} if it failed; None: it has not ended, or is tried again.
+        UserError: the values were measured on other numbers of sentences or questions than its `evaluate` parameters
+        ask for."""
         found, keys = self.look(run), run.keys()
         if found.state != "COMPLETE":
-            return {} if found.state == "FAILED" else None
+            return {} if self.has_failed(run) else None
         last = [*keys.items()][-1]
         if last not in self._values:
             check_measured(self._runs, run, last[0])

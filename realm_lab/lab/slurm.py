@@ -95,8 +95,8 @@ class SlurmLauncher(Launcher):
         return itertools.chain(lines, _answers(flags))
 
     def free(self, tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
-        """Leave out tasks that have a job or that a process works on, and tasks that need one of these, unless a job
-        completes it."""
+        """Leave out each task that has a job or that a process works on, and each task that needs such a task, unless a
+        job completes the needed one."""
         jobs = jobs_of_stages(self._root, must_answer=True)
         free, left, blocking = list[Task](), list[str](), set[str]()
         for task in tasks:

@@ -42,7 +42,13 @@ def run_job(job: dict[str, Any]) -> None:
     try:
         why = _what_is_missing(job)
         if why is None:
-            _work(job)
+            from realm_lab.engine.core.process import disconnect
+            from realm_lab.lab.worker import do
+
+            try:
+                do(job)
+            finally:
+                disconnect(failed=sys.exc_info()[0] is not None)
     except UserError as error:
         why = Reason(Cause.ERROR, detail=str(error))
     except SystemExit as stop:
@@ -74,16 +80,6 @@ def _what_is_missing(job: Mapping[str, Any]) -> Reason | None:
     return None
 
 
-def _work(job: Mapping[str, Any]) -> None:
-    from realm_lab.engine.core.process import disconnect
-    from realm_lab.lab.worker import do
-
-    try:
-        do(job)
-    finally:
-        disconnect(failed=sys.exc_info()[0] is not None)
-
-
 def _state_in_the_end(runs: Path, stage: str, key: str) -> State:
     """Return the state of a stage. If its files do not show yet that its job has ended, wait up to VISIBLE_SECONDS."""
 
@@ -111,4 +107,4 @@ def _stopped(*, is_queued_again: bool) -> None:
     else:
         failed, why = run_program("scontrol", "requeue", name)
         said = f"not queued again ({' '.join(why.split())}); sweep again to go on" if failed else "queued again"
-    print(f"job {name} was told to stop: {said}", file=sys.stderr, flush=True)
+    print(f"job {name} was asked to stop: {said}", file=sys.stderr, flush=True)

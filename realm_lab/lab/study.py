@@ -56,11 +56,6 @@ def _tag(name: str) -> str:
     return name
 
 
-def _published(name: str) -> str:
-    published(name)
-    return name
-
-
 class CellEntry(Part):
     title: str = ""
     """Name in tables and figures; empty: its changes, as `parameter = value`."""
@@ -69,7 +64,7 @@ class CellEntry(Part):
     `{name: dpr, steps: 300}`."""
     set: Given = {}
     """Parameters that this variant changes: dotted names, or sections within sections."""
-    paper: Annotated[str, AfterValidator(_published)] | None = None
+    paper: Annotated[str, AfterValidator(lambda name: published(name) and name)] | None = None
     """The published number that it corresponds to, such as `table2.realm`."""
     space: Annotated[Space, Field(min_length=1)] | None = None
     """The space of this variant in tuning; empty: `tune.space`."""
@@ -91,7 +86,7 @@ class StudyFile(Part):
     set: Given = {}
     """Parameters of every variant, over those of params.yaml. `launch.*` may only be set here."""
     seeds: SeedList
-    """One run of a trial for every seed; its value is their mean."""
+    """One run of a trial for every seed; the trial's value is the mean."""
     plugins: list[str] = []
     """Your modules that register plug-ins, besides those that params.yaml lists."""
     launcher: LauncherSettings = LauncherSettings()
@@ -235,18 +230,15 @@ class Search(StudyFile):
         }
 
 
-Make = Callable[[Mapping[str, Any]], tuple[Run, ...]]
-"""Values of a space -> the run of a trial for each seed. UserError: no valid combination."""
-
-
 @dataclass(frozen=True)
 class CellSpace:
-    """The space of a cell. `start`: the cell's values before tuning, which are the first trial."""
+    """The space of a cell. `start`: the cell's values before tuning, which are the first trial. `make` returns the run
+    of a trial for each seed, by the values of the trial. UserError: no valid combination."""
 
     cell: str
     space: Mapping[str, Dimension]
     start: Mapping[str, Any]
-    make: Make
+    make: Callable[[Mapping[str, Any]], tuple[Run, ...]]
 
     def key(self, values: Mapping[str, Any]) -> str:
         """Return the key of the last stage of a trial. Trials with equal keys are one trial."""
@@ -419,24 +411,6 @@ def changes_title(changes: Mapping[str, Any]) -> str:
     return ", ".join(found)
 
 
-def early_changes(document: Any) -> None:
-    """Edit a study's document so that changes during pre-training come at steps 1, 2, ...; for runs of few steps."""
-    found = list(_changes_in(document))
-    steps = sorted({int(step) for changes in found for step in changes})
-    for changes in found:
-        moved = {str(steps.index(int(step)) + 1): change for step, change in changes.items()}
-        changes.clear()
-        changes.update(moved)
-
-
-def _changes_in(document: Any) -> Iterator[dict[str, Any]]:
-    for key, value in document.items() if isinstance(document, dict) else ():
-        if key.rpartition(".")[2] == "changes" and isinstance(value, dict):
-            yield value
-        else:
-            yield from _changes_in(value)
-
-
 def _short(names: Iterable[str]) -> dict[str, str]:
     """Return dotted name -> its last part, or the whole name if another has the same last part."""
     last = {name: name.rsplit(".", 1)[-1] for name in names}
@@ -480,24 +454,6 @@ def value_in_name(value: str) -> str:
     return re.sub(r"[^\w.=+-]", "", plain)
 
 
-def _baseline_points(study: Study, points: Mapping[str, Mapping[str, StudyCell]]) -> tuple[StudyCell, ...]:
-    if isinstance(study.baseline, str):
-        remedy = f"with axes, name a point of each: {{{', '.join(f'{axis}: ...' for axis in points)}}}"
-        raise UserError(f"baseline: '{study.baseline}' is no variant", remedy, value=study.baseline)
-    chosen = dict[str, StudyCell]()
-    for axis, value in study.baseline.items():
-        if axis not in points:
-            raise UserError(f"baseline: '{axis}' is no axis", value=axis, known=points)
-        if (name := show(value)) not in points[axis]:
-            problem = f"baseline: '{name}' is no point of axis '{axis}'"
-            raise UserError(problem, value=like(name, axis), known=points[axis])
-        chosen[axis] = points[axis][name]
-    for axis in points:
-        if axis not in chosen:
-            raise UserError(f"baseline: no point of axis '{axis}'", "add one", value=study.baseline)
-    return tuple(chosen[axis] for axis in points)
-
-
 def _points(study: Study, axis: str) -> dict[str, StudyCell]:
     """Return name in the file -> cell for the points of an axis: values of a parameter, or named points with their
     settings."""
@@ -528,8 +484,22 @@ def _points(study: Study, axis: str) -> dict[str, StudyCell]:
 
 def _combinations(study: Study) -> list[StudyCell]:
     """Return a cell for every combination of a point of each axis, the baseline first."""
-    points = {axis: _points(study, axis) for axis in study.axes}
-    baseline, found = _baseline_points(study, points), list[StudyCell]()
+    points, found = {axis: _points(study, axis) for axis in study.axes}, list[StudyCell]()
+    if isinstance(study.baseline, str):
+        remedy = f"with axes, name a point of each: {{{', '.join(f'{axis}: ...' for axis in points)}}}"
+        raise UserError(f"baseline: '{study.baseline}' is no variant", remedy, value=study.baseline)
+    named = dict[str, StudyCell]()
+    for axis, value in study.baseline.items():
+        if axis not in points:
+            raise UserError(f"baseline: '{axis}' is no axis", value=axis, known=points)
+        if (name := show(value)) not in points[axis]:
+            problem = f"baseline: '{name}' is no point of axis '{axis}'"
+            raise UserError(problem, value=like(name, axis), known=points[axis])
+        named[axis] = points[axis][name]
+    for axis in points:
+        if axis not in named:
+            raise UserError(f"baseline: no point of axis '{axis}'", "add one", value=study.baseline)
+    baseline = tuple(named[axis] for axis in points)
     others = (chosen for chosen in itertools.product(*(one.values() for one in points.values())) if chosen != baseline)
     for chosen in (baseline, *others):
         overrides: dict[str, Any] = {}

@@ -182,7 +182,7 @@ class Sweep:
         return exclusive(self.root / "runs" / "submit.lock") if self.by.detached else nullcontext()
 
     def _submit_free(self, tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
-        """Submit the tasks that nobody has, and return them with a line for each other."""
+        """Submit the tasks that nobody has. Returns them, and a line for each task that somebody has."""
         with self._submitting():
             free, others = self.by.free(tasks)
             if free:
@@ -198,7 +198,7 @@ class Sweep:
             if runs and runs[0].params.launch.other_code == "fresh" and other_code(runs, self.root):
                 name = self.study.name
                 raise UserError(
-                    f"search {name}: other code computed trials that later ones were chosen by; --accept keeps them; "
+                    f"search {name}: later trials were chosen by results of other code; --accept keeps these; "
                     f"to start again, `realm-lab gc --forget {name} --yes` first"
                 )
             settle_code(runs, self.root)
@@ -209,14 +209,16 @@ class Sweep:
     def _carry_on(self) -> int:
         """Start the wanted runs, and report whenever all of them have ended, until no new run is wanted; or leave them
         to a queue. Returns the exit code."""
-        before, code, tasks = self._coverage(), 0, [*self._tasks.values()]
+        before, code, tasks = self._coverage() or {}, 0, [*self._tasks.values()]
         lock = study_folder(self.root / "runs", self.study.name) / "report.lock"
         while not self._is_left_to_a_queue(tasks):
             self.results.look_again()
             if self._is_tuning or self.study.search is not None:  # to record which trials have ended
                 record_study(self.study, self.root, self.results)
             with exclusive(lock) if self.join else nullcontext():
-                is_there = self.join and before != self._coverage() and self._is_reported()
+                now, states = self._coverage() or {}, {str(state): n for state, n in self._counts().items()}
+                # another machine has just reported these states
+                is_there = self.join and not self._is_tuning and before != now and now.get("states") == states
                 code, known = self._exit_code() if is_there else self._report(), len(self._known)
             tasks = self.begin()
             if len(self._known) == known:
@@ -231,8 +233,8 @@ class Sweep:
         """Wait until all tasks have ended, and show `tasks` meanwhile. With a queue and without --follow, do not wait:
         return True unless all wanted runs are complete (in a tuning, complete or failed)."""
         if self.by.detached and not self.follow and self.study.search is None:
-            counts = self._counts()
-            return counts["COMPLETE"] + counts["FAILED"] * self._is_tuning < len(self._runs or ())
+            left = [run for run in self._runs or () if self.results.look(run).state != "COMPLETE"]
+            return not (self._is_tuning and all(map(self.results.has_failed, left))) if left else False
         while True:
             if self.by.detached:  # jobs that an earlier sweep of this study submitted
                 live = {name for name, state in self.by.poll().items() if state.state in UNFINISHED}
@@ -322,9 +324,11 @@ class Sweep:
 
     def _with_results(self, record: StudyRecord) -> int:
         """Count the complete runs of the study: wanted ones, and others that it had when it was recorded last."""
-        keys, runs = {run.run_key for run in record.runs}, self.root / "runs"
-        others = [run for run in _recorded(self.study, self.root) if run.run_key not in keys]
-        there = [read_run(path) for run in others if (path := runs / run.name / "run.json").exists()]
+        keys, runs, before = {run.run_key for run in record.runs}, self.root / "runs", tuple[Run, ...]()
+        with suppress(UserError):  # this plan replaces a record that is missing or cannot be read
+            before = read_study_record(study_folder(runs, record.name) / "study.json").runs
+        paths = [runs / run.name / "run.json" for run in before if run.run_key not in keys]
+        there = [read_run(path) for path in paths if path.exists()]
         return sum(self.results.look(run).state == "COMPLETE" for run in (*record.runs, *there))
 
     def _say_beginning(self, tasks: Sequence[Task], left: Sequence[str], is_first: bool) -> None:
@@ -344,20 +348,15 @@ class Sweep:
             for run in runs
         )
         if gone:
-            again = "`realm-lab prepare` with its parameters makes one again, and so does a new run that needs it"
-            what = "without the prepared corpus, which only `ask` and the like need"
+            again = "`realm-lab prepare` with the run's parameters makes it again, as does a new run with this corpus"
+            what = "without a prepared corpus, which only `ask` and the like need"
             say(f"{_count(gone, 'complete run')} {what}: {again}")
         if counts["FAILED"] and not self.retry_failed:
             failed = _count(counts["FAILED"], "run")
-            say(f"{failed} failed and stay so: see `realm-lab status {study.name}`, then --retry-failed")
+            say(f"{failed} failed and are not tried again: see `realm-lab status {study.name}`, then --retry-failed")
 
     def _counts(self) -> Counter[State]:
         return Counter(self.results.look(run).state for run in self._runs or ())
-
-    def _is_reported(self) -> bool:
-        """True if the report has the runs in their present states, because another process has just written it."""
-        states = {str(state): count for state, count in self._counts().items()}
-        return not self._is_tuning and (self._coverage() or {}).get("states") == states
 
     def _exit_code(self) -> int:
         return 0 if self._counts().keys() == {"COMPLETE"} else EXIT_INCOMPLETE
@@ -372,7 +371,12 @@ class Sweep:
         there is no report, and the code is 0 if all have ended, unless every trial of a cell failed."""
         name, counts = self.study.name, self._counts()
         if self.study.search is not None:
-            return self._report_search()
+            from realm_lab.evidence.report.sections.search import write_search_report  # brings matplotlib
+
+            folder, summary = write_search_report(self.root, name)
+            found = ", ".join(f"{count} {state}" for state, count in summary["trials"].items() if count)
+            say(f"search {name}: {found}; {folder / 'report.md'}")
+            return 0 if search_rule.is_well(self.study, self.results) else EXIT_INCOMPLETE
         if self._is_tuning:
             say(f"trials of {name}: {in_words(counts)}")
             trials = tuned(self.study, self.results)
@@ -393,14 +397,6 @@ class Sweep:
             say(sentence)
         say(f"study {name}: {in_words(counts)}; {folder / 'report.md'}, {folder / 'results.csv'}")
         return self._exit_code()
-
-    def _report_search(self) -> int:
-        from realm_lab.evidence.report.sections.search import write_search_report  # brings matplotlib
-
-        folder, summary = write_search_report(self.root, self.study.name)
-        found = ", ".join(f"{count} {state}" for state, count in summary["trials"].items() if count)
-        say(f"search {self.study.name}: {found}; {folder / 'report.md'}")
-        return 0 if search_rule.is_well(self.study, self.results) else EXIT_INCOMPLETE
 
     def _print_json(self) -> None:
         if self.as_json and self.study.search is not None:
@@ -431,9 +427,9 @@ def part_of(study: StudyPlan, runs: Sequence[Run], named: Sequence[str], seeds: 
     """Return the runs of some cells. Each text of `named` has one or more names, separated by commas; a name may also
     contain commas. Empty: all cells. `seeds`: only the first seeds, this many, except for trials. UserError: no such
     cell, or too few seeds."""
+    if seeds is not None and seeds > len(study.seeds):
+        raise UserError(f"--seeds {seeds}: study {study.name} has {len(study.seeds)}; add seeds to its file")
     if seeds is not None and not any(run.trial is not None for run in runs):
-        if seeds > len(study.seeds):
-            raise UserError(f"--seeds {seeds}: study {study.name} has {len(study.seeds)}; add seeds to its file")
         runs = [run for run in runs if run.seed in study.seeds[:seeds]]
     if not named:
         return [*runs]
@@ -452,20 +448,12 @@ def part_of(study: StudyPlan, runs: Sequence[Run], named: Sequence[str], seeds: 
     return [run for run in runs if run.cell in chosen]
 
 
-def _recorded(plan: StudyPlan, root: Path) -> tuple[Run, ...]:
-    """Return the runs of the study's last record; none if it cannot be read, since the plan replaces it."""
-    path = study_folder(root / "runs", plan.name) / "study.json"
-    with suppress(UserError):
-        return read_study_record(path).runs if path.exists() else ()
-    return ()
-
-
 def check_file(path: Path, root: Path) -> None:
     """Raise a UserError if a study of that name has runs here from another file that still exists."""
     record = study_folder(root / "runs", path.stem) / "study.json"
     source = str(read_object(record).get("source", "")) if record.exists() else ""
     if source and (root / source).is_file() and not (root / source).samefile(path):
-        raise UserError(f"study {path.stem} is that of {source}, with runs and a report", "rename the file", path=path)
+        raise UserError(f"runs and report of study {path.stem} are of {source}", "rename the file", path=path)
 
 
 def cancel_study(study: str, root: Path) -> int:

@@ -129,24 +129,21 @@ def chains(work: Iterable[tuple[Run, list[str]]], each_stage_alone: bool = False
         chain = [first]
         while len(next_ones := below.get(chain[-1], [])) == 1 and not each_stage_alone:
             chain.append(next_ones[0])
-        found.append(_task(chain, owners[first], owners[chain[-1]][0], over))
+        found.append(
+            Task(
+                name=_name(chain[-1]),
+                stages=tuple(stage for stage, _ in chain),
+                run=owners[chain[-1]][0],
+                keys=dict(chain),
+                after=() if over is None else (_name(over),),
+                cells=tuple(dict.fromkeys(run.label for run in owners[first])),
+            )
+        )
     depth: dict[str, int] = {}
     for task in found:  # a stage comes before those that need it
         depth[task.name] = max((depth[name] + 1 for name in task.after), default=0)
     shared = {name for task in found for name in task.after}
     return sorted(found, key=lambda task: (task.name not in shared, depth[task.name], task.run.seed))
-
-
-def _task(chain: list[Node], runs: list[Run], run: Run, over: Node | None) -> Task:
-    """Make a task of a chain of stages. `runs`: all that have the first stage; `run`: one that has all stages."""
-    return Task(
-        name=_name(chain[-1]),
-        stages=tuple(stage for stage, _ in chain),
-        run=run,
-        keys=dict(chain),
-        after=() if over is None else (_name(over),),
-        cells=tuple(dict.fromkeys(run.label for run in runs)),
-    )
 
 
 def _name(node: Node) -> str:

@@ -18,7 +18,7 @@ from realm_lab.engine.systems.registry import options_of, system_of
 from realm_lab.lab.launchers import launcher_of
 from realm_lab.lab.preview import runs_at_once
 from realm_lab.lab.progress import say
-from realm_lab.lab.study import StudyPlan, early_changes
+from realm_lab.lab.study import StudyPlan
 from realm_lab.lab.sweep import Sweep, part_of
 from realm_lab.lab.tasks import stages_left
 from realm_lab.lab.wanted import settled, wanted
@@ -28,7 +28,6 @@ from realm_lab.records.parameters import CHANGES, OPTIONS
 from realm_lab.records.plugins import Choice
 from realm_lab.records.run import Run, StageRun, stage_folder
 from realm_lab.records.state import StageStates
-from realm_lab.records.study import StudyCell
 
 STEPS = 4
 QUESTIONS = 20
@@ -100,15 +99,21 @@ def _small(plan: StudyPlan) -> dict[str, Any]:
     cells = [cell for cell in plan.cells if plan.of(cell.name)]
     flat = {cell.name: _sizes(plan.of(cell.name)[0]) for cell in cells}
     small: dict[str, dict[str, int]] = {cell.name: {} for cell in cells}
-    changes = len({step for cell in cells for step in cell.overrides.get(CHANGES) or ()})  # moved to steps 1, 2, ...
+    steps = sorted({int(step) for cell in cells for step in cell.overrides.get(CHANGES) or ()})
     for name in dict.fromkeys(name for sizes in flat.values() for name in sizes):
         known = sorted({sizes[name] for sizes in flat.values() if name in sizes})
-        for cell, sizes in flat.items():
+        for variant, sizes in flat.items():
             if name in sizes:  # cells that differ in it stay different
-                longer = changes if name.endswith("steps") and "interval" not in name else 0
+                longer = len(steps) if name.endswith("steps") and "interval" not in name else 0
                 more = known.index(sizes[name]) + longer
-                small[cell][name] = min(sizes[name], SMALL.get(name, STEPS) + more)
+                small[variant][name] = min(sizes[name], SMALL.get(name, STEPS) + more)
     common = {key: value for key, value in cells[0].overrides.items() if key.startswith("launch.")}
+    entries = {}
+    for cell in cells:
+        changed = {key: value for key, value in cell.overrides.items() if not key.startswith("launch.")}
+        if changes := changed.get(CHANGES):  # at steps 1, 2, ..., since a small run has few
+            changed[CHANGES] = {str(steps.index(int(step)) + 1): change for step, change in changes.items()}
+        entries[cell.name] = {"title": cell.title, "system": cell.system, "set": changed | small[cell.name]}
     document = {
         "question": plan.design.question,
         "preset": plan.runs[0].params.preset,
@@ -116,13 +121,11 @@ def _small(plan: StudyPlan) -> dict[str, Any]:
         "seeds": [plan.seeds[0]],
         "set": common | {"launch.log_interval_steps": 1},
         "baseline": cells[0].name,
-        "cells": {cell.name: _entry(cell, small[cell.name]) for cell in cells},
+        "cells": entries,
         "metrics": [*plan.design.metrics],
         "delta": plan.design.delta,
     }
-    copied: dict[str, Any] = json.loads(json.dumps(document))
-    early_changes(copied)
-    return copied
+    return dict(json.loads(json.dumps(document)))
 
 
 def _sizes(run: Run) -> dict[str, int]:
@@ -147,11 +150,6 @@ def _steps_of(stage: str, run: Run) -> list[str]:
         if one.name == stage:
             return of_section or of_system
     return []
-
-
-def _entry(cell: StudyCell, small: dict[str, int]) -> dict[str, Any]:
-    changed = {key: value for key, value in cell.overrides.items() if not key.startswith("launch.")}
-    return {"title": cell.title, "system": cell.system, "set": changed | small}
 
 
 def _expected(whole: StudyPlan, small: StudyPlan, root: Path, folder: Path, most: int | None = None) -> list[str]:

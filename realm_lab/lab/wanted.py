@@ -70,5 +70,5 @@ def record_study(study: StudyPlan, root: Path, results: Results | None = None) -
     record = study_record(study, results)
     for run in (*record.trials, *now):
         record_run(runs, run)
-    with exclusive(study_folder(runs, study.name) / "study.lock"):  # hosts of --join have different results
+    with exclusive(study_folder(runs, study.name) / "study.lock"):  # hosts of --join may have different results
         return read_study_record(write_study_record(runs, record))

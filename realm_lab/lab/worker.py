@@ -74,8 +74,9 @@ def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) ->
         except BaseException as error:
             announce_failure(error)
             if first:
+                line = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
                 with suppress(DiskFull):  # the stage stays as it is, and counts as interrupted
-                    _note_failure(run, error)
+                    run.lose(str(error)) if isinstance(error, RankLost) else run.fail(line)
                 _end_code(context.runs, run)
             disconnect(failed=True)
             raise
@@ -85,13 +86,6 @@ def _end_code(runs: Path, run: StageRun) -> None:
     """Complete code.json of a stage that stopped; a full disk or a broken record must not hide why it stopped."""
     with suppress(UserError):
         CodeStates(runs).end(run.path)
-
-
-def _note_failure(run: StageRun, error: BaseException) -> None:
-    if isinstance(error, RankLost):
-        run.lose(str(error))
-    else:
-        run.fail(str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}")
 
 
 def _claim(owner: Run, stage: str, run: StageRun, claims: ExitStack) -> bool:

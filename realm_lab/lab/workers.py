@@ -59,7 +59,9 @@ class Workers:
         that the job may see (None: as this process). Output goes to `log`, or to `log` with -1, -2, ... in its name for
         further ranks. The processes work in `folder`."""
         job = {**job, "params": {**job["params"], "launch": {**job["params"]["launch"], "threads": threads}}}
-        place = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port(ranks))}
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            place = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
         quiet = {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}  # progress bars fill a log
         environment = os.environ | {"OMP_NUM_THREADS": str(threads), **quiet, **place, **own_package()}
         if gpus is not None:
@@ -82,7 +84,7 @@ class Workers:
             self._processes.append(process)
             self._errors.append(errors)
             assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # the pipe stays open: its end shows a worker that we are gone
+            with contextlib.suppress(BrokenPipeError):  # the pipe stays open: if it closes, this process is gone
                 process.stdin.write(json.dumps(job) + "\n")
                 process.stdin.flush()
 
@@ -113,14 +115,31 @@ class Workers:
             process.kill()
 
     def reap(self) -> Outcome:
-        """End the processes that are left, and return the outcome. All have ended before, or one has failed."""
-        rank, code = _collect(self._processes)
+        """End the processes that are left, and return the outcome. All have ended before, or one has failed. It is
+        that of a killed process, else of the first with an exit code above 0 (ranks report each other's errors), else
+        of a failed one."""
+        processes = self._processes
+        codes = [process.poll() for process in processes]
+        for stop in (subprocess.Popen.terminate, subprocess.Popen.kill):
+            deadline = time.monotonic() + GRACE_SECONDS
+            while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            for process in processes:
+                stop(process)  # no effect if it has ended
         texts = []
-        for errors in self._errors:
+        for process, errors in zip(processes, self._errors, strict=True):
+            process.wait()
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
             errors.seek(0)
             texts.append(errors.read().strip())
             errors.close()
-        return Outcome(code, texts[rank])
+        killed = [rank for rank, code in enumerate(codes) if code is not None and code < 0]
+        by_itself = [rank for rank, process in enumerate(processes) if process.returncode > 0]
+        failed = [rank for rank, code in enumerate(codes) if code]
+        rank = [*killed, *by_itself, *failed, 0][0]
+        return Outcome(processes[rank].returncode, texts[rank])
 
     def settle(self, run: StageRun, outcome: Outcome) -> None:
         """Write the failure into a stage whose status still names one of these processes as working on it, for example
@@ -130,34 +149,3 @@ class Workers:
         mine = status.pid in self.pids and status.host == socket.gethostname()
         if mine and status.state == "RUNNING" and outcome.code > 0 and not outcome.was_stopped:
             run.fail(outcome.line)
-
-
-def _free_port(ranks: int) -> int:
-    if ranks == 1:
-        return 0
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def _collect(processes: list[subprocess.Popen[str]]) -> tuple[int, int]:
-    """End the processes that are left, and return (rank, exit code) to report. All have ended, or one has failed.
-    The rank is a killed one, else the first with an exit code above 0 (ranks report each other's errors), else a
-    failed one."""
-    codes = [process.poll() for process in processes]
-    for stop in (subprocess.Popen.terminate, subprocess.Popen.kill):
-        deadline = time.monotonic() + GRACE_SECONDS
-        while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        for process in processes:
-            stop(process)  # no effect if it has ended
-    for process in processes:
-        process.wait()
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
-    killed = [rank for rank, code in enumerate(codes) if code is not None and code < 0]
-    by_itself = [rank for rank, process in enumerate(processes) if process.returncode > 0]
-    failed = [rank for rank, code in enumerate(codes) if code]
-    rank = [*killed, *by_itself, *failed, 0][0]
-    return rank, processes[rank].returncode

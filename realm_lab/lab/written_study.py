@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from ruamel.yaml import YAML
 from realm_lab.engine.params.load import load
 from realm_lab.errors import UserError
 from realm_lab.lab.plan import plan_study
-from realm_lab.lab.progress import say
 from realm_lab.records.files import write_text
 from realm_lab.records.study import check_study_name
 from realm_lab.records.validation import cut
@@ -63,7 +61,12 @@ def write_axes(
         raise UserError("is another study", remedy, path=path)
     if path.exists():
         return path, False
-    write_text(path, _as_yaml(document))
+    writer, stream = YAML(typ="safe", pure=True), io.StringIO()
+    writer.default_flow_style = None  # each list on one line
+    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    writer.width = 4096
+    writer.dump(json.loads(json.dumps(document)), stream)  # without shared objects, which would become aliases
+    write_text(path, stream.getvalue())
     try:
         plan_study(path, root, params_path=params_path)
     except UserError as error:
@@ -72,25 +75,3 @@ def write_axes(
             raise
         raise UserError(f"--axis: {error.problem}", parameter=error.parameter, remedy=error.remedy) from None
     return path, True
-
-
-@contextmanager
-def in_use(path: Path, is_new: bool, is_kept: bool) -> Iterator[None]:
-    """Use a study's file inside; a file that is new and not kept is removed afterwards."""
-    if is_new and is_kept:
-        say(f"{path}: written; `realm-lab sweep {path.stem}` runs it again")
-    try:
-        yield
-    finally:
-        if is_new and not is_kept:
-            path.unlink()
-
-
-def _as_yaml(document: Mapping[str, Any]) -> str:
-    """Return the YAML of a document: keys in their order, each list on one line."""
-    writer, text = YAML(typ="safe", pure=True), io.StringIO()
-    writer.default_flow_style = None
-    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    writer.width = 4096
-    writer.dump(json.loads(json.dumps(document)), text)  # without shared objects, which would become aliases
-    return text.getvalue()

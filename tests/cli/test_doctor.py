@@ -137,6 +137,24 @@ def test_a_study_is_planned_and_what_its_cells_name_is_looked_for(
     assert "'two'" in capsys.readouterr().err
 
 
+def test_a_search_is_planned_by_its_trials(tmp_path: Path) -> None:
+    params(tmp_path)
+    path = tmp_path / "search-mine.yaml"
+    space = "{finetune.steps: {low: 1, high: 99}}"
+    path.write_text(f"question: Why?\nseeds: [0]\nspace: {space}\nmetric: exact_match_dev\n")
+    found = {one.subject: one.found for one in doctor.examine_study(path, tmp_path, tmp_path / "params.yaml", {})}
+    assert found["study search-mine"] == "its trials can be planned"
+
+
+def test_broken_digests_count_as_a_damaged_file(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "stages" / "prepare-abc"
+    folder.mkdir(parents=True)
+    (folder / "digests.json").write_text("[]")
+    found = {one.subject: one.found for one in doctor.verify(tmp_path)}
+    assert found["finished files"] == "0 of 1 files in 1 folders are as they were written"
+    assert "files without a digest" not in found
+
+
 @pytest.mark.parametrize(
     ("idle", "steal", "state", "text"),
     [

@@ -110,7 +110,7 @@ def test_without_enough_seeds_it_asks_for_a_pilot(tmp_path: Path, capsys: pytest
     command = ["sweep", str(path), "--power", "--root", str(tmp_path), "--params", str(PARAMETERS)]
     assert main(command) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert "sweep study --seeds 5" in line
+    assert "give it 5 seeds and run a pilot, `realm-lab sweep study --seeds 5`" in line
     assert "4 finished seeds" in line
     assert main([*command[:3], "studi", *command[3:]]) == 2
     assert "--power studi: no study" in capsys.readouterr().err

@@ -68,6 +68,11 @@ def test_the_runs_that_made_a_report_agree(made: Path, capsys: pytest.CaptureFix
     assert "no report of study 'tabel'; did you mean 'table'?" in capsys.readouterr().err
 
 
+def test_without_reports_nothing_agrees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "--root", str(tmp_path)]) == 2
+    assert "reports: no reports; `realm-lab report` writes" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new", "told"),
     [

@@ -296,10 +296,10 @@ def stopped(is_queued_again: bool = True, **environment: str) -> str:
 @pytest.mark.parametrize(
     ("state", "how", "requeue", "said"),
     [
-        ("RUNNING", {}, "0\n", "job 17_3 was told to stop: queued again\n"),
+        ("RUNNING", {}, "0\n", "job 17_3 was asked to stop: queued again\n"),
         ("RUNNING", {}, "1\nPresently disabled\n", "not queued again (Presently disabled); sweep again"),
         # scancel, a preemption and `scontrol requeue` have decided its fate
-        ("COMPLETING", {}, None, "job 17_3 was told to stop: SLURM ends it (COMPLETING)\n"),
+        ("COMPLETING", {}, None, "job 17_3 was asked to stop: SLURM ends it (COMPLETING)\n"),
         ("RUNNING", {"SLURM_RESTART_COUNT": "100"}, None, "not queued again after 100 times"),
         ("RUNNING", {"is_queued_again": False}, None, "requeue is false"),
         ("RUNNING", {"SLURM_PROCID": "1"}, None, ""),  # the first rank prints it

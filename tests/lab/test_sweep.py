@@ -390,7 +390,7 @@ def test_a_second_file_of_a_studys_name_is_refused(
     before = tiny.files(root)
     for flags in ([], ["--dry-run"]):
         assert main(["sweep", str(other), "--root", str(root), "--launcher", "inline", *flags]) == 2
-        assert "study mini is that of experiments/mini.yaml" in capsys.readouterr().err
+        assert "runs and report of study mini are of experiments/mini.yaml" in capsys.readouterr().err
     assert tiny.files(root) == before
     (root / "experiments" / "mini.yaml").unlink()
     assert main(["sweep", str(other), "--root", str(root), "--launcher", "inline", "--dry-run"]) == 0

@@ -22,6 +22,7 @@ from realm_lab.lab.results import Results
 from realm_lab.lab.rules.space import Dimension, hypercube
 from realm_lab.lab.rules.tune import tuned
 from realm_lab.lab.study import StudyPlan
+from realm_lab.lab.sweep import part_of
 from realm_lab.lab.tracking.views import read_groups
 from realm_lab.lab.wanted import record_study, wanted
 from realm_lab.records.files import read_json
@@ -169,6 +170,40 @@ def test_what_would_be_unfair_is_refused_with_its_place(planned: Planned, tune: 
     with refused(field) as caught:
         planned(study(tune, cells))
     assert caught.value.line
+
+
+GRID = f"{{trials: 2, seeds: [10], sampler: grid, space: {{{RATE}: {{choices: [3.0e-3, 9.5e-3]}}}}}}"
+
+
+def test_failed_trials_run_again_only_if_asked(planned: Planned, tmp_path: Path) -> None:
+    plan = planned(study(GRID))
+    for run in wanted(plan, Results(tmp_path)):
+        end(tmp_path, run)
+    assert {run.trial for run in wanted(plan, Results(tmp_path))} == {None}
+    again = Results(tmp_path, retry_failed=True)
+    assert tuned(plan, again).left == 2
+    trials = wanted(plan, again)
+    assert {run.trial for run in trials} == {0, 1}
+    again.ended |= {run.run_key for run in trials}  # they failed again
+    assert {run.trial for run in wanted(plan, again)} == {None}
+
+
+def test_too_many_seeds_are_refused_before_the_trials(planned: Planned, tmp_path: Path) -> None:
+    plan = planned(study(GRID))
+    with refused("--seeds 3: study study has 2"):
+        part_of(plan, wanted(plan, Results(tmp_path)), (), 3)
+
+
+def test_variants_that_tuning_made_equal_are_named(planned: Planned, tmp_path: Path) -> None:
+    own = "{{set: {{{}}}, space: {{{}: {{choices: {}}}}}}}".format
+    a, b = own("", "finetune.steps", [12, 24]), own("finetune.steps: 24", RATE, [3e-3, 9.5e-3])
+    plan = planned(study(GRID, f"baseline: a\ncells:\n  a: {a}\n  b: {b}\n"))
+    for run in wanted(plan, Results(tmp_path)):
+        for stage in run.stages:
+            found = {"exact_match_dev": run.params.finetune.steps - flatten(run.params)[RATE]}
+            leave(tmp_path, run, stage, "COMPLETE", found if stage == "evaluate" else {})
+    with refused("tuning made variants 'a' and 'b' the same run"):
+        wanted(plan, Results(tmp_path))
 
 
 AXES = "baseline: {pretrain.steps: 4}\naxes: {pretrain.steps: [4, 6]}\n"

@@ -67,6 +67,7 @@ def test_without_a_number_of_seeds_those_of_the_parameters_are_run(project: Path
         (["--axis", "pretrain.steps=3,4", "--name", "mine", "--budget", "2h", "--seeds", "4"], "leave out --seeds"),
         (["mine", "--budget", "2h"], "until: decided, within"),
         ([], "name a study, or give --axis"),
+        (["--axis", "pretrain.steps=3,4", "--name", "mine", "--cancel"], "name only the study"),
     ],
 )
 def test_a_wrong_line_leaves_no_file(

@@ -79,7 +79,7 @@ class Tuning(Part):
     trials: Annotated[int, Field(ge=2)]
     """Number of trials of every variant. The first one has its parameters as they are."""
     seeds: SeedList
-    """Development seeds, one run of a trial for each; its value is their mean. None of the study's own seeds."""
+    """Development seeds, one run of a trial for each; the trial's value is the mean. None of the study's own seeds."""
     metric: str = "exact_match_dev"
     """The quantity to maximise, measured on development data, as in a search. Of equal trials the first one wins."""
     space: Space = Field(default_factory=dict)

@@ -82,8 +82,8 @@ class Journal:
             self._study.set_user_attr("design", design)
         elif known != design:
             raise UserError(
-                f"search '{plan.name}' was begun with another space, metric, seeds or parameters",
-                "rename the search's file, or delete this one: finished runs are only read",
+                f"search '{plan.name}' was started with another space, metric, seeds or parameters",
+                "rename the search's file, or delete this journal: finished runs are not repeated",
                 path=path,
             )
         self._study.enqueue_trial(dict(self._start), skip_if_exists=True)
@@ -191,5 +191,5 @@ def _opened(path: Path, name: str, pruner: BasePruner) -> Study:
             storage=storage, study_name=name, direction="maximize", load_if_exists=True, pruner=pruner
         )
     except (ValueError, KeyError, TypeError) as error:
-        remedy = "delete it to begin the search again: finished runs are only read"
+        remedy = "delete it to start the search again: finished runs are not repeated"
         raise UserError(f"not a journal of Optuna ({error})", remedy, path=path) from None

@@ -42,11 +42,8 @@ def until_decided(study: StudyRecord, results: pd.DataFrame, options: UntilDecid
     from realm_lab.evidence.report.comparison import decisions  # brings pandas
 
     wanted = decisions(study, results, study.metrics).wanted
-    most = options.at_most if options.within is None else affordable(results, options.within)
+    most = options.at_most
+    if options.within is not None:  # one seed more than there are, if one as long as the last fits
+        each = results.groupby("seed", sort=True)["device_hours"].sum()
+        most = len(each) + int(each.sum() + each.iloc[-1] <= options.within)
     return {str(cell): min(count, most) for cell, count in wanted.items()}
-
-
-def affordable(results: pd.DataFrame, hours: float) -> int:
-    """Return the number of seeds that `hours` allow: one more than there are if one as long as the last fits."""
-    each = results.groupby("seed", sort=True)["device_hours"].sum()
-    return len(each) + int(each.sum() + each.iloc[-1] <= hours)

@@ -36,8 +36,8 @@ PARAMETER = "--tracker"
 class Tracker(ABC):
     """Base class of trackers. A tracker is built with the folder of runs, and its options if it has any.
 
-    The same view may be shown again, always as a whole: a tracker adds what is new, or writes all again. `where` names
-    its store to people, `links` are paths of its pages by study, and `points` counts sent points.
+    The same view may be shown again, always as a whole: a tracker adds what is new, or writes all again. `where`: the
+    name of its store, for people. `links`: study -> path of its page. `points`: the number of points sent so far.
     """
 
     where = ""

@@ -82,7 +82,9 @@ class MlflowTracker(Tracker):
         if study not in self._opened:
             tags = view_tag(view.study) if view and view.study else {}
             folder = self._runs.parent / "mlartifacts" / study
-            experiment = self._store.experiment(study, _about(study), folder, tags)
+            what = f"Runs of the study `{study}`" if study != UNPLANNED else "Runs that no study mentions any more"
+            about = f"{what}, mirrored by `realm-lab mirror`. Open the saved view *by variant* to compare its variants."
+            experiment = self._store.experiment(study, about, folder, tags)
             self.links[study] = link(experiment)
             self._opened[study] = experiment, self._store.shown(experiment)
         return self._opened[study]
@@ -97,11 +99,6 @@ def _one_line() -> Iterator[None]:
         yield
     except StoreError as error:
         raise TrackerError(one_line(error)) from None
-
-
-def _about(name: str) -> str:
-    what = f"Runs of the study `{name}`" if name != UNPLANNED else "Runs that no study mentions any more"
-    return f"{what}, mirrored by `realm-lab mirror`. Open the saved view *by variant* to compare its variants."
 
 
 def _source(runs: Path) -> str:

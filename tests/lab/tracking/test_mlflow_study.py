@@ -11,8 +11,9 @@ from transformers import AutoModel, BertConfig, BertModel
 from realm_lab.cli import main
 from realm_lab.errors import UserError
 from realm_lab.lab.tracking import saved_view
-from realm_lab.lab.tracking.mirror import Mirror, mirror
+from realm_lab.lab.tracking.mirror import Mirror, Tracker, mirror
 from realm_lab.lab.tracking.mlflow_tracker import register
+from realm_lab.lab.tracking.views import View
 from realm_lab.records.run import StageRun
 from realm_lab.records.study import Studies, write_study_record
 from realm_lab.records.tracking_store import default_uri
@@ -51,6 +52,22 @@ def test_the_saved_view_of_a_study_is_linked(runs: Path, capsys: pytest.CaptureF
     assert main(["mirror", "--root", str(runs.parent), "--uri", summary.uri, "--address", "http://10.0.0.1:7/"]) == 0
     assert f"  default: http://10.0.0.1:7{summary.links['default']}\n" in capsys.readouterr().out
     assert f"mlflow.sharedViewState.{saved_view.VIEW}" in experiment.tags
+
+
+class Linked(Tracker):
+    """A custom tracker with a page for each study."""
+
+    def __init__(self, runs: Path) -> None:
+        self.links = {"default": "pages/default"}
+
+    def show(self, study: str, view: View) -> str:
+        return "created"
+
+
+def test_links_of_a_custom_tracker_do_not_lead_to_mlflow(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made_runs.make_run(runs, "realm", 0)
+    assert main(["mirror", "--root", str(runs.parent), "--tracker", f"{__name__}:Linked"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["  default: pages/default"]
 
 
 @pytest.mark.slow
