@@ -22,7 +22,7 @@ from torch.nn import functional
 from realm_lab.errors import UserError
 
 BLANK_VARIANCE = 0.01  # added to the variance of a patch (pixels 0 to 1), so that the noise of a blank one stays small
-# For bfloat16 on a CPU, oneDNN compiles a product anew for every shape. So lengths and rows are multiples of these.
+# For bfloat16 on a CPU, oneDNN compiles a product for every new shape. So lengths and rows are multiples of these.
 LENGTHS, ROWS = 8, 32
 MASKED = -1.0e4  # added to the logits of padding: exp underflows to 0, and no row turns into NaN
 

@@ -39,7 +39,7 @@ from realm_lab.records.validation import Contradiction
 
 
 class Tokenizer(Section):
-    """Tokenizer of a checkpoint folder, or WordPiece learned from the corpus; the toy world has a fixed vocabulary."""
+    """Tokenizer of a checkpoint folder, or WordPiece learned from the corpus (the toy world: fixed)."""
 
     checkpoint: str | None = None
     """Hugging Face folder, or hf://ORG/NAME, whose tokenizer is used (Guu: BERT's uncased WordPiece)."""
@@ -148,8 +148,8 @@ class Pretrain(Section):
     """REALM pre-training (sections 3.3 and 3.4)."""
 
     masking: ChoiceField = Choice("salient_span")
-    """`salient_span` (Guu, section 3.4: one), `random_token` (BERT) or `random_span` (SpanBERT). Each masks the same
-    sentences, those with a salient span, equally often."""
+    """`salient_span` (Guu, section 3.4: one), `random_token` (BERT) or `random_span` (SpanBERT). All mask the
+    sentences that have a salient span, equally often."""
     mask_rate: Fraction = 0.15
     """Share of wordpieces that random schemes mask, at least one per sentence (BERT, SpanBERT); `salient_span` ignores
     it."""
@@ -160,8 +160,8 @@ class Pretrain(Section):
     """k: documents read for each query, the null document included (Guu, section 4.3)."""
     candidate_source: ChoiceField = Choice("index")
     """Source of the passages that a training step considers: `index` (Guu, section 3.3), `batch`, `random`, `oracle`,
-    `empty`, `{name: mixed, index: 4, batch: 3}` (together `candidates`, or one less with a null document), or custom
-    code, `package.module:function`, with its options. See docs/concepts.md."""
+    `empty`, `{name: mixed, index: 4, batch: 3}` (in all `candidates`, less the null), or custom code,
+    `package.module:function`, with its options. See docs/concepts.md."""
     null_document: Literal["off", "encoded", "learned"] = "encoded"
     """The empty document among the candidates (Guu, section 3.4): encoded as [CLS][SEP][SEP] (code), a learned vector,
     or no such document (`off`)."""
