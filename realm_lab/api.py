@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import ValidationError
 
 from realm_lab.engine.params.parameters import Params
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, suggestion
 from realm_lab.evidence.compare import find_side
 from realm_lab.evidence.report.frames import load_runs, report_folder
 from realm_lab.evidence.report.report_data import load_report
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from realm_lab.engine.systems.context import Context
 
 PathLike = Path | str
+Retriever = Literal["run", "bm25"]
 
 
 @dataclass(frozen=True)
@@ -52,21 +53,31 @@ class FinishedRun:
     record: Run = field(repr=False)
     context: Context = field(repr=False, compare=False)
 
-    def ask(self, question: str, k: int = 5, retriever: str = "run") -> Reply:
+    def ask(self, question: str, k: int = 5, retriever: Retriever = "run") -> Reply:
         """Answer a question from the best k passages of the run's retriever, or of BM25 (`retriever="bm25"`)."""
         from realm_lab.engine.systems.ask import ask
 
+        _check_k(k)
+        if retriever not in (known := get_args(Retriever)):
+            raise UserError(f"no retriever '{retriever}'", suggestion(retriever, known), parameter="retriever")
         return ask(self.context, question, k, retriever)
 
     def fill(self, sentence: str, k: int = 5) -> Filling:
         """Fill the [MASK] of a sentence by the run's model as it was before fine-tuning."""
         from realm_lab.engine.systems.ask import fill
 
+        _check_k(k)
         return fill(self.context, sentence, k)
 
     def retrieve(self, question: str, k: int = 5) -> list[Hit]:
         """Retrieve the best k passages, best first."""
+        _check_k(k)
         return retrieve(self.context, [question], k)[0]
+
+
+def _check_k(k: int) -> None:
+    if k < 1:
+        raise UserError(f"k is {k}", "give 1 or more", parameter="k")
 
 
 def retrieve(context: Context, questions: Sequence[str], k: int) -> list[list[Hit]]:
@@ -147,9 +158,12 @@ def results(study: str, root: PathLike = ".") -> pd.DataFrame:
 
 def curves(study: str, root: PathLike = ".", stage: str = "pretrain") -> pd.DataFrame:
     """Return every point that a stage logged, for each run of a study: cell, seed, metric, step, value. UserError: the
-    study has no runs here."""
+    study has no runs here, or none with this stage."""
     studies = studies_of(Path(root))
     frames = load_runs(studies.runs, studies.read(study))
+    known = dict.fromkeys(name for run in frames.runs for name in run.stages)
+    if stage not in known and stage != "pretrain":
+        raise UserError(f"no run of study '{study}' has a stage '{stage}'", suggestion(stage, known))
     return frames.curves if stage == "pretrain" else frames.curves_of(stage)
 
 

@@ -11,6 +11,7 @@ import realm_lab
 from docs.json_fields import JSON_FIELDS
 from realm_lab.cli import main
 from tests import tiny
+from tests.factories.errors import refused
 
 DOCS = Path(__file__).parents[1] / "docs"
 QUESTION = "who is the mayor of zovzen ?"
@@ -108,6 +109,17 @@ def test_names_that_mean_no_run_are_refused(project: Path) -> None:
         realm_lab.load_run("nothing", project)
     with pytest.raises(realm_lab.UserError, match="no runs of study 'nothing' here"):
         realm_lab.results("nothing", project)
+    with refused("no run of study 'trial' has a stage 'finetun'", remedy="did you mean 'finetune'?"):
+        realm_lab.curves("trial", project, stage="finetun")
+
+
+def test_wrong_arguments_of_a_run_are_refused(project: Path) -> None:
+    run = realm_lab.load_run("trial/realm-s0", project)
+    with refused("no retriever 'bm52'", parameter="retriever"):
+        run.ask(QUESTION, retriever="bm52")
+    for call in (run.ask, run.retrieve, run.fill):
+        with refused("k is 0", parameter="k"):
+            call(f"{QUESTION} [MASK]", k=0)
 
 
 @pytest.mark.slow

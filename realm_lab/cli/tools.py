@@ -33,11 +33,13 @@ def add_mirror(add: Add) -> None:
     either.add_argument("--tracker", metavar="TRACKER", help=text)
     text = "also register the model of this study's best run, with the alias `best`"
     either.add_argument("--register", metavar="STUDY", help=text)
-    text = "the development measure that ranks the runs (default: exact_match_dev)"
-    mirror.add_argument("--by", default="exact_match_dev", metavar="METRIC", help=text)
+    text = "with --register: the development measure that ranks the runs (default: exact_match_dev)"
+    mirror.add_argument("--by", metavar="METRIC", help=text)
 
 
 def _run_mirror(options: argparse.Namespace) -> int:
+    if options.by and not options.register:
+        raise UserError("--by ranks the runs for --register STUDY", "add it, or leave out --by")
     uri = options.uri or os.environ.get("MLFLOW_TRACKING_URI")
     has_params = options.params or (options.root / "params.yaml").exists()
     # params.yaml may list the plug-in that registers the tracker
@@ -59,7 +61,7 @@ def _run_mirror(options: argparse.Namespace) -> int:
     if options.register:
         from realm_lab.lab.tracking.mlflow_tracker import register
 
-        registered = register(studies, options.register, uri or "", options.by)
+        registered = register(studies, options.register, uri or "", options.by or "exact_match_dev")
     if options.json:
         print_json({**vars(summary), "registered": registered and str(registered)})
         return 1 if summary.problems else 0

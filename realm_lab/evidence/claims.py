@@ -186,6 +186,8 @@ def read_claims(path: Path) -> dict[str, list[Claim]]:
     found: dict[str, list[Claim]] = {}
     for name, groups in document.items():
         found[name] = []
+        if not isinstance(groups or [], list):
+            raise UserError("expected a list of groups", "write `- claims: [...]` below", value=reach(document, name))
         for number, group in enumerate(groups or []):
             found[name] += _claims_of(group, reach(document, name, number))
     return found

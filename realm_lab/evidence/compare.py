@@ -164,6 +164,8 @@ def _of_study(studies: Studies, text: str, record: StudyRecord, name: str) -> Si
     if absent := [run for run in runs.get(name, ()) if not (studies.runs / run / "run.json").exists()]:
         now = " with params.yaml as it is now" if record.name == DEFAULT else ""
         raise UserError(f"'{text}': {absent[0]} has not run{now}; run `{record.command}`")
+    if name in runs and not runs[name]:
+        raise UserError(f"'{text}' has no runs until all trials of its tuning have ended; run `{record.command}`")
     if name in runs:
         return Side(f"{record.name}/{name}", runs[name])
     if not name:

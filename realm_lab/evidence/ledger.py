@@ -31,6 +31,12 @@ from realm_lab.records.study import StudyRecord, read_study_record, study_folder
 
 NAME = "ledger.jsonl"
 HASH_CHARACTERS = 16  # of the hash that a report names
+FIELDS = {  # of each kind of line, those that are read
+    "plan": ("complete", "runs", "file"),
+    "tuning": ("choice",),
+    "look": ("complete", "results"),
+    "verdict": ("findings",),
+}
 REMEDY = "restore it from a copy; a ledger is never repaired by hand"
 
 
@@ -302,7 +308,7 @@ def _parsed(text: str, path: Path) -> list[Line]:
 def _line_of(text: str, number: int, path: Path) -> Line:
     try:
         fields = json.loads(text)
-        if not {"before", "at", "kind", "study"} <= fields.keys():
+        if not {"before", "at", "kind", "study", *FIELDS.get(fields.get("kind"), ())} <= fields.keys():
             raise ValueError
     except (ValueError, AttributeError):
         raise UserError("not a line of a ledger", path=path, line=number, remedy=REMEDY) from None

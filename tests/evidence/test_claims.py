@@ -405,6 +405,8 @@ def test_markdown_has_a_row_for_each_problem(project: Path) -> None:
         ("text.md:\n- source: paper\n  claims: [a]\n", "where"),
         ("text.md:\n- study: one\n  claims:\n  - a\n  - {up exact_match}\n", "line 5"),
         ("text.md:\n- study: one\n  claims:\n", "line 3"),
+        ("text.md: 3\n", "line 1.* a list of groups"),
+        ("text.md: {study: one}\n", "line 1.* a list of groups"),
         ("text.md:\n- study: one\n  claims: a text\n", "line 3"),
         ("gone.md: []\n", "gone.md"),
     ],

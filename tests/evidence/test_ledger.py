@@ -105,6 +105,13 @@ def test_an_edited_comment_is_no_other_code(project: Project, monkeypatch: pytes
         assert len(kinds(project)) == 5 + (1, 1, 2)[number]
 
 
+@pytest.mark.parametrize("name", ["complete", "runs", "study"])
+def test_a_plan_without_one_of_its_fields_is_one_error(project: Project, name: str) -> None:
+    project.rewrite(lambda lines: [lines[0].replace(f'"{name}"', '"other"'), *lines[1:]])
+    with pytest.raises(UserError, match="line 1: not a line of a ledger"):
+        plan_of(project.runs, "s")
+
+
 @pytest.mark.parametrize("place", range(4))
 def test_a_deleted_or_edited_line_is_found(project: Project, place: int) -> None:
     whole = project.path.read_text(encoding="utf-8").splitlines(keepends=True)

@@ -73,8 +73,9 @@ def pick_device(name: str) -> torch.device:
     torch sees no such device, or too few."""
     device = device_named(name)
     found = int(torch.get_device_module(device).device_count())
-    if not found:
-        raise UserError(f"parameter 'launch.device': {name} was asked for but torch sees none; use auto or cpu")
+    if (device.index or 0) >= found:
+        seen = f"only {found}" if found else "none"
+        raise UserError(f"parameter 'launch.device': {name} was asked for but torch sees {seen}; use auto or cpu")
     group = launched()
     if device.type == "cpu" or group.size == 1:
         return device

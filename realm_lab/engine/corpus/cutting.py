@@ -25,6 +25,7 @@ from realm_lab.errors import UserError
 HELD_OUT_SHARE = 0.02  # of the sentences of a TextSource: half for development, half for test
 MIN_SENTENCE_WORDPIECES = 6
 MISALIGNED_SPAN = "salient span that no wordpiece matches"
+CROSSING_SPAN = "salient span across the end of a sentence"
 PARTS = ("sentences", "cloze_dev", "cloze_test")
 OF_UPDATE = " (second version)"  # end of the reasons for dropping in a corpus update
 
@@ -83,7 +84,8 @@ class Cutter:
         """Cut articles into passages, sentences, or both, in order."""
         dropped: Counter[str] = Counter()
         documents = [document for article in articles for document in article]
-        contexts = ["\n".join(document.text for document in article) for article in articles for _ in article]
+        joined = ("\n".join(document.text for document in article) for article in articles)
+        contexts = [context for context, article in zip(joined, articles, strict=True) for _ in article]
         offsets = [split_sentences(document.text) for document in documents]
         texts = [d.text[start:end] for d, found in zip(documents, offsets, strict=True) for start, end in found]
         encoded = self._encoder.encode([document.title for document in documents] + texts)
@@ -94,6 +96,7 @@ class Cutter:
         for document, context, found, title in zip(documents, contexts, offsets, titles, strict=True):
             own = list(islice(pairs, len(found)))
             given = [_inside(document.spans, *bounds) for bounds in found]
+            dropped[CROSSING_SPAN] += len(document.spans or ()) - sum(len(spans or ()) for spans in given)
             if document.picture is not None:
                 passages.append(self._picture(document, title, patches))
                 continue

@@ -27,6 +27,8 @@ ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # in
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA_TOKENS = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 BERT = ["WordPiece", "BertNormalizer", "BertPreTokenizer"]  # the parts of BERT's tokenizer
+# Field of a model in tokenizer.json -> its type, which files of tokenizers before 0.9 lack (bert-base-uncased's)
+TYPES = {"max_input_chars_per_word": "WordPiece", "merges": "BPE", "unk_id": "Unigram"}
 NEVER = -1.0e4  # log-probability of a special token in a Unigram model: no text gets it
 BLANK_MARKS = {"ByteLevel": "Ġ", "Metaspace": "▁"}  # pre-tokeniser -> mark of a piece that follows a blank
 USE_KNOWN = "name the folder of an encoder with BERT's WordPiece, a byte-level BPE or a Unigram tokenizer"
@@ -169,6 +171,8 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
     if (folder / "tokenizer.json").is_file():
         path = folder / "tokenizer.json"
         state = read_object(path)
+        model = state.get("model") or {}
+        model.setdefault("type", next((kind for field, kind in TYPES.items() if field in model), None))
         kinds = [(state.get(part) or {}).get("type") for part in ("model", "normalizer", "pre_tokenizer")]
         is_bert = kinds == BERT
         if not is_bert and not _reads_words(state):

@@ -20,9 +20,10 @@ from torch import Tensor
 from realm_lab.engine.corpus.answers import holds_answer, normalise_answer
 from realm_lab.engine.corpus.chunking import split_sentences
 from realm_lab.engine.corpus.records import Question
-from realm_lab.engine.corpus.vocabulary import SpecialIds, encode_around_blanks, encode_batch_plain
+from realm_lab.engine.corpus.vocabulary import SpecialIds, encode_around_blanks, encode_batch_plain, wordpieces_by_id
 from realm_lab.engine.evaluation.open_qa import exact_match
 from realm_lab.engine.evaluation.utility import SENTENCES_AT_ONCE
+from realm_lab.engine.masking import MaskedSentence, asked_form
 from realm_lab.engine.models.candidate_reader import AnyReader, CandidateReader, FrozenReader
 from realm_lab.engine.models.reader import Reader
 from realm_lab.engine.params.parameters import Params
@@ -124,6 +125,7 @@ def read_cloze_items(
     reader.eval()
     retriever.embedder.eval()
     policy = CandidatePolicy.of(params.pretrain)
+    asked = asked_form(params.pretrain, wordpieces_by_id(tokenizer))
     read_by = CandidateReader(params, reader, retriever.passages, special) if isinstance(reader, Reader) else reader
     sources: dict[str | None, list[int]] = {}
     for row, document in enumerate(retriever.passages.text.column("document")):
@@ -132,7 +134,8 @@ def read_cloze_items(
     for start in range(0, len(items), SENTENCES_AT_ONCE):
         part = items[start : start + SENTENCES_AT_ONCE]
         own = [sources.get(item.source, []) for item in part]
-        found = policy.retrieve(retriever, [item.tokens for item in part], compare_null=True, forbidden=own)
+        queries = [asked(MaskedSentence(item.tokens, item.positions, item.targets), "").query for item in part]
+        found = policy.retrieve(retriever, queries, compare_null=True, forbidden=own)
         for item, rows_K, log_prior_K in zip(part, found.rows_BK, found.log_prior_BK, strict=True):
             rows = [int(row) for row in rows_K if row >= NULL]
             log_prior_K = log_prior_K[: len(rows)]

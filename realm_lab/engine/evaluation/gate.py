@@ -40,7 +40,7 @@ class Support(NamedTuple):
 
     spans: int  # with a supporting passage and another to compare it with
     with_words: int  # of these, spans whose passages all contain the answer's words
-    over_best: Mean  # log p(y|z,x) of the passage that supports the answer, less that of the best of WITHOUT others
+    over_best: Mean  # log p(y|z,x) of the passage that supports the answer, minus that of the best of WITHOUT others
     preferred: Mean  # share of the others that have a lower log p(y|z,x); .5: the reader prefers neither
     among_candidates: Mean  # share of all spans whose answer a candidate of pre-training supports
 
@@ -55,8 +55,8 @@ class Gate(NamedTuple):
 
     spans: int
     with_answer: int
-    over_none: Mean  # log p(y|z,x) of a passage with the answer, less log p(y|null,x)
-    over_best: Mean  # log p(y|z,x) of a passage with the answer, less the best of WITHOUT passages that lack it
+    over_none: Mean  # log p(y|z,x) of a passage with the answer, minus log p(y|null,x)
+    over_best: Mean  # log p(y|z,x) of a passage with the answer, minus that of the best of WITHOUT that lack it
     among_candidates: Mean  # share of all spans whose answer is in a candidate of pre-training
     candidates: int  # passages that pre-training reads per query
     support: Support | None = None  # None: no passage is known that supports an answer and can be compared

@@ -24,11 +24,10 @@ QUESTIONS_AT_ONCE = 256
 class Ranks(NamedTuple):
     """1-based ranks, per question, of the first passage with an answer, the first gold passage, the passage of the path
     that is found last, and the first passage that supports the answer. 0: beyond the depth. -1: not applicable, as the
-    question has no answers, needs no path, or has no known passage that supports its answer."""
+    question has no answers, no known gold passage, no path, or no known passage that supports its answer."""
 
     answer: np.ndarray
     gold: np.ndarray
-    gold_known: np.ndarray
     path: np.ndarray
     evidence: np.ndarray
 
@@ -69,7 +68,7 @@ def rank_answers(
         asked = answers[number], kinds[number], patterns, ids[number]
         holding = (rank for rank, row in enumerate(rows, 1) if row >= 0 and passage_holds(bodies[row], *asked))
         answer_rank[number] = next(holding, 0) if answers[number] else -1
-        gold_rank[number] = _first(rows, gold[number].tolist())
+        gold_rank[number] = _first(rows, gold[number].tolist()) if len(gold[number]) else -1
     for number, wanted in enumerate(supporting):
         if len(wanted):
             evidence_rank[number] = _first(rows_BK[number].tolist(), wanted)
@@ -77,7 +76,7 @@ def rank_answers(
         if path:
             found = [np.flatnonzero(rows_BK[number] == row) for row in path]
             path_rank[number] = 1 + max(int(ranks[0]) for ranks in found) if all(map(len, found)) else 0
-    return Ranks(answer_rank, gold_rank, np.array([len(rows) > 0 for rows in gold]), path_rank, evidence_rank)
+    return Ranks(answer_rank, gold_rank, path_rank, evidence_rank)
 
 
 def _first(rows: Sequence[int], wanted: Sequence[int]) -> int:
@@ -90,17 +89,12 @@ def recall_metrics(ranks: Ranks, suffix: str = "") -> dict[str, float]:
     supports the answer, and path_recall_at_k of every passage of a path. Each is a mean over the questions that have
     such answers or passages."""
     values: dict[str, float] = {}
-    if len(answers := ranks.answer[ranks.answer >= 0]):
-        values |= {f"recall_at_{k}{suffix}": _share(answers, k) for k in DEPTHS}
-    if ranks.gold_known.any():
-        known = ranks.gold[ranks.gold_known]
-        values |= {f"gold_recall_at_{k}{suffix}": _share(known, k) for k in DEPTHS}
-    if len(supported := ranks.evidence[ranks.evidence >= 0]):
-        values |= {f"evidence_at_{k}{suffix}": _share(supported, k) for k in DEPTHS}
-    if len(paths := ranks.path[ranks.path >= 0]):
-        values |= {f"path_recall_at_{k}{suffix}": _share(paths, k) for k in DEPTHS[1:]}
+    for name, ranks_B, depths in (
+        ("recall_at", ranks.answer, DEPTHS),
+        ("gold_recall_at", ranks.gold, DEPTHS),
+        ("evidence_at", ranks.evidence, DEPTHS),
+        ("path_recall_at", ranks.path, DEPTHS[1:]),
+    ):
+        if len(known := ranks_B[ranks_B >= 0]):
+            values |= {f"{name}_{k}{suffix}": float(((known > 0) & (known <= k)).mean()) for k in depths}
     return values
-
-
-def _share(rank: np.ndarray, depth: int) -> float:
-    return float(((rank > 0) & (rank <= depth)).mean())

@@ -54,7 +54,7 @@ class FrozenReader(nn.Module):
         raise NotImplementedError
 
     def read_text(self, text: str, span: tuple[int, int], rows_K: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return log p of the characters `span` of a text under each passage, nats [K], and whether they are the most
+        """Return for each passage log p of the characters `span` of a text, nats [K], and true if they are the most
         likely text there, bool [K]."""
         raise NotImplementedError
 

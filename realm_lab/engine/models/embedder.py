@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from realm_lab.engine.models.encoder import EncoderShape
-from realm_lab.engine.models.hub import AnyEncoder, new_encoder
+from realm_lab.engine.models.hub import AnyEncoder, has_segments, new_encoder
 from realm_lab.engine.models.inputs import Batch
 
 PROJECTION_STD = 0.05  # scores spread by a few nats at first: p(z|x) is neither flat nor one-hot
@@ -90,6 +90,11 @@ class Embedder(nn.Module):
         """Return Embed_doc(z), float32 [B, D]."""
         return self._embed("document", batch)
 
+    @property
+    def reads_segments(self) -> bool:
+        """True if the towers distinguish title and body by segment embeddings; with mean pooling they do not."""
+        return self._head.pooling != "mean" and has_segments(self.query_encoder)
+
     def scale_scores(self, factor: float) -> None:
         """Multiply f(x, z) by a factor through the last layer of the query tower. If the towers share that layer, it is
         multiplied by the root of the factor. Cosine scores do not change."""
@@ -99,7 +104,7 @@ class Embedder(nn.Module):
 
     def _embed(self, tower: str, batch: Batch) -> Tensor:
         encoder, pooler, projection, norm = (getattr(self, f"{tower}_{part}") for part in PARTS)
-        if self._head.pooling == "mean":  # over all wordpieces; sentence encoders read one segment
+        if self._head.pooling == "mean":  # over all wordpieces
             hidden_BLD = encoder(batch.tokens_BL, torch.zeros_like(batch.types_BL), batch.mask_BL)
             real_BL1 = batch.mask_BL[:, :, None]
             pooled = (hidden_BLD * real_BL1).sum(1) / real_BL1.sum(1)

@@ -197,11 +197,8 @@ def _agreed(found: EncoderShape, params: Params, vocabulary_size: int, folder: P
     padded = {-(-vocabulary_size // multiple) * multiple for multiple in PADDED_TO}
     if found.vocabulary_size in padded and not asked.patch_values:  # the softmax includes the padding rows
         asked = asked._replace(vocabulary_size=found.vocabulary_size)
-    if found.config:
-        if asked.patch_values:
-            raise UserError(
-                "only BERT reads pictures", "set model.pictures to false, or name a BERT folder", path=folder
-            )
+    if found.config and asked.patch_values:
+        raise UserError("only BERT reads pictures", "set model.pictures to false, or name a BERT folder", path=folder)
     _check_equal(found, asked, MUST_AGREE, folder)
     return found._replace(dropout=asked.dropout, patch_values=asked.patch_values)
 

@@ -1,8 +1,8 @@
 """Write the files that make an embedder's folder a model of sentence-transformers.
 
 `SentenceTransformer(FOLDER)` then embeds queries with `encode_query` and passages, as pairs (title, body), with
-`encode_document`. If the towers are separate, FOLDER has the query tower and FOLDER/document the document tower. Cosine
-scores are not divided by their temperature, which changes no order.
+`encode_document`. If the towers are separate, FOLDER has the query tower and FOLDER/document the document tower. Scores
+lack the constant factor of `model.score_scale`, which changes no order.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ class Model(Section):
     or the mean over all wordpieces, read as one segment (Reimers and Gurevych 2019, Sentence-BERT)."""
     projection: Literal["drawn", "identity", "released"] = "drawn"
     """W_input and W_doc (Guu, section 3.2): initially random (`drawn`), the identity, which needs projection_size equal
-    to hidden_size, or as in the code (`released`): one random projection for both towers if they are shared, with
-    LayerNorm and a dropout of 0.1 after it."""
+    to hidden_size, or as in the code (`released`), without bias: one random projection for both towers if they are
+    shared, then LayerNorm and a dropout of 0.1."""
     share_towers: bool = True
     """One Transformer for queries and passages (code), or two (Lee's text)."""
     score_scale: Literal["none", "inverse_sqrt", "cosine"] = "none"

@@ -23,11 +23,8 @@ Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
-
 Processes = Annotated[int, Field(ge=0, le=4096)]
 Candidates = Annotated[int, Field(ge=1, le=1000)]
-
-
 Options = Annotated[dict[str, Any], AfterValidator(plain_options)]
 
 # Marks a parameter that changes what is logged or shown and nothing that is computed: it is not part of a run's key.

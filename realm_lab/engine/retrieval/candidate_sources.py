@@ -1,8 +1,8 @@
 """Candidate sources choose the passages that pre-training considers for a query (the paper: the index, section 3.3).
 
-A source is a pure function (search, batch) -> rows of the knowledge corpus, int64 [B, at most search.wanted], with
-ABSENT for missing rows. A source with options takes them as a third argument (records/plugins.py). It is registered
-under a name, or `pretrain.candidate_source` names custom code, `package.module:function`:
+A source is a pure function (search, batch) -> rows of the knowledge corpus, each once per query, int64 [B, at most
+search.wanted], with ABSENT for missing rows. A source with options takes them as a third argument (records/plugins.py).
+It is registered under a name, or `pretrain.candidate_source` names custom code, `package.module:function`:
 
     def newest(search, batch):
         return np.tile(np.arange(len(search.retriever.passages))[: -1 - search.wanted : -1], (len(search.queries), 1))
@@ -84,9 +84,12 @@ class CandidateSource:
         rows_BL = np.asarray(self._chosen(search, batch))
         queries, passages = len(search.queries), len(search.retriever.passages)
         fits = rows_BL.ndim == 2 and len(rows_BL) == queries and rows_BL.shape[1] <= search.wanted
-        if not fits or rows_BL.dtype.kind != "i" or (rows_BL >= passages).any():
-            problem = f"parameter '{PARAMETER}': '{self._chosen.name}' returned {rows_BL.dtype} {list(rows_BL.shape)}"
-            remedy = f"return rows below {passages}, int64 [{queries}, at most {search.wanted}]"
+        sorted_BL = np.sort(rows_BL) if fits else np.empty((0, 0))
+        is_twice = bool(((sorted_BL[:, 1:] == sorted_BL[:, :-1]) & (sorted_BL[:, 1:] >= 0)).any())
+        if not fits or rows_BL.dtype.kind != "i" or (rows_BL >= passages).any() or is_twice:
+            given = f"{rows_BL.dtype} {list(rows_BL.shape)}{', with a row twice' * is_twice}"
+            problem = f"parameter '{PARAMETER}': '{self._chosen.name}' returned {given}"
+            remedy = f"return rows below {passages}, int64 [{queries}, at most {search.wanted}], each once per query"
             raise UserError(problem, remedy, parameter=PARAMETER)
         found_BK = np.full((queries, search.wanted), ABSENT, np.int64)
         found_BK[:, : rows_BL.shape[1]] = np.where(search.allowed(rows_BL), rows_BL, ABSENT)

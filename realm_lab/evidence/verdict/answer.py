@@ -80,7 +80,7 @@ class CellAnswer(NamedTuple):
 
     cell: str
     values: dict[Any, float]  # by pair
-    missing: tuple[Any, ...]  # pairs whose run has no finite value, or did not finish
+    missing: tuple[Any, ...]  # pairs whose run has no finite value, did not finish, or is absent
     unpaired: tuple[Any, ...]  # pairs that the baseline lacks
     stopped: dict[Any, float]  # pair -> last step of a run that ended before the last step of all runs
     finding: Finding | None = None
@@ -325,7 +325,8 @@ def verdict(
             values, finding = _finite(table[name]), judged.get((one, name))
             is_alone = name != baseline and finding is None
             gap = Gap.NO_VALUE if not values else Gap.CANNOT_BE_PAIRED if is_alone else None
-            missing = tuple(sorted(pair for pair, value in table[name].items() if value is None))
+            failed = {pair for pair, value in table[name].items() if value is None}
+            missing = tuple(sorted(failed | (base.keys() - table[name].keys() if finding else set())))
             unpaired = tuple(sorted(values.keys() - base.keys()))
             stopped = {pair: step for pair, step in steps[name].items() if last is not None and step < last}
             made.append(CellAnswer(name, values, missing, unpaired, stopped, finding, gap))

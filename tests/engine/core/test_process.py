@@ -16,6 +16,7 @@ from realm_lab.errors import UserError
 from realm_lab.records import launched as launched_module
 from realm_lab.records.environment import OPENMP
 from realm_lab.records.launched import Launched, cores, launched
+from tests.factories.errors import refused
 from tests.factories.processes import run_ranks
 
 
@@ -138,6 +139,10 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("RANK", "1")
     assert process.pick_device("cuda") == torch.device("cuda", 1)
     assert process.pick_device("cpu") == torch.device("cpu")
+    monkeypatch.delenv("WORLD_SIZE")
+    assert process.pick_device("cuda:1") == torch.device("cuda", 1)
+    with refused("cuda:2 was asked for but torch sees only 2"):
+        process.pick_device("cuda:2")
 
 
 OURS = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}

@@ -125,9 +125,23 @@ def test_given_spans_are_placed_in_their_sentences_and_no_tagger_adds_to_them(to
     spans = (Span(3, 7, "x"), Span(15, 24, "across"), Span(25, 28, "y\tz"))
     documents = [Document("given", "", text, "a", spans=spans), Document("none", "", text, "b", spans=())]
     cut = cutter_of(tokenizer, 40).cut([[document] for document in documents], "passages and sentences")
+    assert cut.dropped["salient span across the end of a sentence"] == 1
     rows = cut.sentences["sentences"].to_pylist()
     assert [row["text"] for row in rows] == 2 * [text[:21], text[22:]]
     assert [row["labels"] for row in rows] == ["x", "y z", "", ""]
     assert [plain_ids(tokenizer, "abba"), plain_ids(tokenizer, "Bab")] == [
         row["tokens"][slice(*row["spans"])] for row in rows[:2]
     ]
+
+
+def test_sentences_of_an_article_share_its_text_in_memory(tokenizer: Tokenizer) -> None:
+    class Tagger:
+        def tag_batch(self, texts: Sequence[str], contexts: Sequence[str]) -> list[tuple[Span, ...]]:
+            assert len(contexts) == 3
+            assert set(map(id, contexts[:2])) == {id(contexts[0])}, "a copy for each document takes quadratic memory"
+            assert [*contexts] == ["Ab ab.\nBa ba.", "Ab ab.\nBa ba.", "Bab."]
+            return [()] * len(texts)
+
+    one, two, other = (Document(text, "", text, "a") for text in ("Ab ab.", "Ba ba.", "Bab."))
+    cutter = Cutter(tokenizer.to_str(), 16, 16, Tagger)
+    assert cutter.cut([[one, two], [other]], "passages and sentences").passages.num_rows == 3

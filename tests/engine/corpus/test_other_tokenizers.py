@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -126,6 +127,17 @@ def test_passages_and_their_text_have_the_same_pieces(tokenizer: Tokenizer) -> N
         for start, end in zip(row["spans"][::2], row["spans"][1::2], strict=True):
             assert tokenizer.decode(row["tokens"][start:end]).strip() == "Curie"
     assert Counter(len(row["spans"]) for row in rows) == {2: 2, 0: 1}
+
+
+@pytest.mark.parametrize("family", ["bert", *OTHERS])
+def test_files_of_old_libraries_do_not_name_the_type_of_their_model(family: str, tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, family, TEXTS)
+    named = tokenizer_digest(load_tokenizer(tmp_path))
+    path = tmp_path / "tokenizer.json"
+    state = json.loads(path.read_text())
+    del state["model"]["type"]
+    path.write_text(json.dumps(state))
+    assert tokenizer_digest(load_tokenizer(tmp_path)) == named
 
 
 def test_tokenizers_that_cannot_be_used_are_named(tmp_path: Path) -> None:

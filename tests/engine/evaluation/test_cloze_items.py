@@ -68,6 +68,25 @@ def test_readings_are_those_of_a_plain_computation(system: TinySystem, reference
         assert reading.wordpieces == len(item.targets)
 
 
+def test_the_retriever_is_asked_in_the_query_form_of_pre_training(system: TinySystem) -> None:
+    params = tiny_params(pretrain={"candidates": CANDIDATES, "query_form": "question"})
+    [item], _ = cloze_items(questions_from(system, [4]), system.tokenizer, system.special, 24)
+    retriever = system.built_retriever()
+    [reading] = read_cloze_items(params, retriever, system.reader, system.tokenizer, system.special, [item])
+    what, mark = (system.tokenizer.token_to_id(word) for word in ("what", "?"))
+    full_stop = system.tokenizer.token_to_id(".")
+    words = [word for word in item.tokens.tolist() if word != system.special.mask]
+    words = words[:-1] if words[-1] == full_stop else words
+    asked = retriever.embed_queries([np.array([what, *words, mark])])
+    ids = [system.passages.id_of(row) for row in retriever.find(asked, len(system.passages))[0].tolist()]
+    own = [
+        system.passages.id_of(row)
+        for row in range(len(ids))
+        if system.passages.text.row(row)["document"] == item.source
+    ]
+    assert reading.passages == [found for found in ids if found not in own][: CANDIDATES - 1]
+
+
 def test_the_right_words_are_an_exact_match(system: TinySystem) -> None:
     params = tiny_params(pretrain={"candidates": CANDIDATES})
     items, _ = cloze_items(questions_from(system, [4]), system.tokenizer, system.special, 24)

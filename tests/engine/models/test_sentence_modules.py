@@ -16,7 +16,7 @@ from torch import Tensor
 from realm_lab.engine.corpus.vocabulary import encode_batch_plain, load_tokenizer, save_tokenizer, special_ids
 from realm_lab.engine.models.embedder import Embedder, EmbedderShape
 from realm_lab.engine.models.folders import load_encoder, read_checkpoint, write_embedder
-from realm_lab.engine.models.hub import has_segments, new_encoder
+from realm_lab.engine.models.hub import new_encoder
 from realm_lab.engine.models.inputs import join
 from realm_lab.engine.models.sentence_modules import write_sentence_modules
 from tests.engine.models.families import write_family
@@ -52,7 +52,7 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Embedder, Path
     write_embedder(embedder, folder)
     write_sentence_modules(embedder, folder)
     for place in (folder, folder / "document"):
-        save_tokenizer(tokenizer, place, shape.positions, has_segments(encoder))
+        save_tokenizer(tokenizer, place, shape.positions, embedder.reads_segments)
     return embedder.eval(), folder, tokenizer
 
 
@@ -115,8 +115,7 @@ def test_the_files_give_the_same_vectors(made: tuple[Embedder, Path, Any]) -> No
     queries, documents = vectors(embedder, tokenizer)
     of_documents = folder if embedder.share_towers else folder / "document"
     torch.testing.assert_close(encoded(folder, TEXTS, "query"), queries, atol=1e-4, rtol=1e-4)
-    if embedder.head.pooling != "mean" or not has_segments(embedder.query_encoder):  # read as one segment
-        torch.testing.assert_close(encoded(of_documents, PAIRS, "document"), documents, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(encoded(of_documents, PAIRS, "document"), documents, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.skipif(find_spec("sentence_transformers") is None, reason="pip install sentence-transformers")
@@ -128,7 +127,6 @@ def test_sentence_transformers_gives_the_same_vectors(made: tuple[Embedder, Path
     found = model.encode_query(TEXTS, convert_to_tensor=True)
     torch.testing.assert_close(found, queries, atol=1e-4, rtol=1e-4)
     model = model if embedder.share_towers else library.SentenceTransformer(str(folder / "document"), device="cpu")
-    if embedder.head.pooling != "mean" or not has_segments(embedder.query_encoder):
-        found = model.encode_document(PAIRS, convert_to_tensor=True)
-        torch.testing.assert_close(found, documents, atol=1e-4, rtol=1e-4)
+    found = model.encode_document(PAIRS, convert_to_tensor=True)
+    torch.testing.assert_close(found, documents, atol=1e-4, rtol=1e-4)
     assert model.similarity_fn_name == ("cosine" if embedder.head.score_scale == "cosine" else "dot")

@@ -95,6 +95,10 @@ def forbidden_too(search: PassageSearch, batch: QueryBatch) -> np.ndarray:
     return np.tile(np.arange(3), (len(search.queries), 1))
 
 
+def repeated(search: PassageSearch, batch: QueryBatch) -> np.ndarray:
+    return np.tile([2, ABSENT, ABSENT, 2], (len(search.queries), 1))
+
+
 def flat(search: PassageSearch, batch: QueryBatch) -> np.ndarray:
     return np.arange(3)
 
@@ -104,6 +108,8 @@ def test_custom_code_cannot_find_a_forbidden_row(retriever: Retriever, queries: 
     assert rows_BK.tolist() == [[0, ABSENT, 2, ABSENT]] * len(queries)
     with refused("'pretrain.candidate_source'", "flat' returned int64 [3]", "[4, at most 4]"):
         found(f"{__name__}:flat", retriever, queries[:4], 4)
+    with refused("repeated' returned int64 [4, 4], with a row twice", "each once per query"):  # it would count twice
+        found(f"{__name__}:repeated", retriever, queries[:4], 4)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from realm_lab.errors import UserError
 from realm_lab.evidence.compare import find_side, find_sides, load_sides
 from realm_lab.evidence.report.report import write_report, write_study_report
 from realm_lab.records.files import read_json
-from realm_lab.records.study import Studies, StudyRecord
+from realm_lab.records.study import Studies, StudyRecord, write_study_record
 from tests import tiny
 from tests.evidence.report.synthetic import edit, exact_match, make_study, stage_folder
 from tests.factories.finished import finished
@@ -38,6 +39,13 @@ def test_a_run_is_meant_by_folder_name_or_beginning(made: tuple[Path, StudyRecor
         assert find_side(Studies(runs), text) == (name, (name,))
     assert find_side(Studies(runs), "table/realm-s1") == ("table/realm-s1", (name,))
     assert find_side(Studies(runs), "table/realm").runs == tuple(folder_of(study, "realm", seed) for seed in SEEDS)
+
+
+def test_variants_whose_tuning_has_not_ended_have_no_runs(made: tuple[Path, StudyRecord]) -> None:
+    runs, study = made[0] / "runs", made[1]
+    write_study_record(runs, replace(study, name="tuning", runs=()))
+    with pytest.raises(UserError, match="'tuning/realm' has no runs until"):
+        find_sides(Studies(runs), ["tuning/realm", "tuning/no_null"])
 
 
 @pytest.mark.parametrize(

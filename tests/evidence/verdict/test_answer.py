@@ -98,6 +98,13 @@ def test_words_of_a_status_column(done: Any, other: str) -> None:
     assert [cell.missing for cell in answer.metrics[0].cells] == [(2,), (2,)]
 
 
+def test_a_run_that_is_absent_is_noted_as_one_that_failed() -> None:
+    rows = [row for row in table(base=BASE, better=BETTER) if (row["cell"], row["seed"]) != ("better", 2)]
+    answer = realm_lab.verdict(rows, metric="acc", baseline="base")
+    assert [cell.missing for cell in answer.metrics[0].cells] == [(), (2,)]
+    assert "better: no value for seed 2" in answer.markdown()
+
+
 def test_a_column_of_other_words_is_no_status() -> None:
     rows = [row | {"State": ("Texas", "Ohio", None)[row["seed"] % 3]} for row in table(base=BASE, better=BETTER)]
     answer = realm_lab.verdict(pd.DataFrame(rows), metric="acc", baseline="base")

@@ -136,6 +136,8 @@ def test_the_model_of_the_best_run_by_a_development_measure_is_registered_once(
     assert json.loads(sent.read_text()) == {"seed": 1}
     (runs / ".mirror.json").unlink()
     assert mirror(runs).updated == 0
+    assert main([*command[:3], "--by", "exact_match_dev"]) == 2
+    assert "--register" in capsys.readouterr().err
     problems = {"exact_match": "not measured on development data", "cloze_exact_match": "no complete run has a model"}
     for metric, message in problems.items():
         with pytest.raises(UserError, match=message):

@@ -54,7 +54,8 @@ def finish(
         write_sentence_modules(embedder, scratch / "embedder")
         for name in ("reader", "embedder", *(() if embedder.share_towers else ("embedder/document",))):
             encoder = reader.encoder if name == "reader" else embedder.query_encoder
-            save_tokenizer(context.tokenizer, scratch / name, encoder.shape.positions, has_segments(encoder))
+            segments = has_segments(encoder) if name == "reader" else embedder.reads_segments
+            save_tokenizer(context.tokenizer, scratch / name, encoder.shape.positions, segments)
             write_text(scratch / name / "README.md", CARD.format(name=name))
 
     end_stage(run, write, counts)

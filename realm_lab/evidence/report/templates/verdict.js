@@ -757,7 +757,10 @@ function verdict(table, choices) {
     return {
       cell: name, values: [...mine.values()], finding,
       gap: !mine.size ? "no run has a value" : name !== baseline && !finding ? "cannot be paired" : null,
-      missing: [...values.get(name)].filter(([, value]) => value === null).map(([one]) => one).sort(byOrder),
+      missing: [
+        ...[...values.get(name)].filter(([, value]) => value === null).map(([one]) => one),
+        ...(finding ? [...base.keys()].filter((one) => !values.get(name).has(one)) : []),
+      ].sort(byOrder),
       unpaired: [...mine.keys()].filter((one) => !base.has(one)).sort(byOrder),
     };
   }) }));
