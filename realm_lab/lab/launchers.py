@@ -214,8 +214,10 @@ def launcher_of(
     on_queue = profile is not None or bool(given)
     if on_queue:
         settings = on_cluster(settings, root, profile, given)
-    choice = chosen or ("slurm" if on_queue else settings.default)
-    made: Launcher = LAUNCHERS.choose("launcher", Choice.read(choice))(settings, root, study)
+    choice = Choice.read(chosen or ("slurm" if on_queue else settings.default))
+    if on_queue and choice.name in ("inline", "local"):
+        raise UserError(f"--slurm and --profile: the launcher '{choice.name}' has no such settings", "leave out one")
+    made: Launcher = LAUNCHERS.choose("launcher", choice)(settings, root, study)
     return made
 
 

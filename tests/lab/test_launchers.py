@@ -42,6 +42,7 @@ def study(write: Any, root: Path) -> list[str]:
     ("options", "words"),
     [
         (["--profile", "nope"], "--profile nope: "),
+        (["--launcher", "local", "--slurm", "mem_gb=8"], "the launcher 'local' has no such settings"),
         (["--slurm", "prtition=gpu"], "'partition'"),
         (["--slurm", "gres=gpu:1"], "additional: {gres: ...}"),
         (["--slurm", "time=10"], "timeout_min"),
