@@ -261,7 +261,7 @@ def fits(results: BoundResults, query: str, study: str, verdict: str, before: st
     if field and field != "direction":
         meaning = {Kind[field.upper()]}
         if not meaning <= OPEN and re.search(NEGATION, said):
-            raise UserError(f"'{verdict}' has a negation, and is bound to a significant difference")
+            raise UserError(f"'{verdict}' denies a difference, and is bound to a significant one")
     if meaning is None:
         raise UserError(f"'{verdict}' is no known verdict", remedy="add the finding, for example VARIANT METRIC lower")
     if meaning == "extreme":

@@ -76,7 +76,7 @@ def study_digests(path: Path, root: Path) -> dict[str, Any]:
     roots = {*AFTER["report"], *(name.partition(":")[0] for name in named if ":" in name)}
     for run in runs:
         roots |= {one for modules in code_roots(run.params, run.system).values() for one in modules}
-    now = wanted(plan, Results(root)) if plan.search is None else runs  # only a search's sweep asks for trials
+    now = wanted(plan, Results(root)) if plan.search is None else runs  # only the sweep of a search chooses trials
     changes = {change for one, _ in other_code(now, root) for change in one.changes}
     keys, code = [run.run_key for run in runs], reader.reached(sorted(roots))
     reader.save()

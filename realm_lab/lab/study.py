@@ -387,7 +387,7 @@ def _explained(error: ValidationError, document: Any, model: type[StudyFile]) ->
 def cells_of(study: Study) -> list[StudyCell]:
     """Return all cells, the baseline first, then as in the file. UserError: a wrong baseline, name, title or axis."""
     if study.cells and study.axes:
-        raise UserError("a study has 'cells' or 'axes'; write the axes' points as cells", value=study.axes)
+        raise UserError("a study has either 'cells' or 'axes'; write the axes' points as cells", value=study.axes)
     found = _combinations(study) if study.axes else _named_cells(study)
     titled: dict[str, str] = {}
     for cell in found:

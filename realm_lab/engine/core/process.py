@@ -288,7 +288,7 @@ def of_all_ranks(text: str) -> list[str]:
 
 
 def expect_questions() -> None:
-    """Prepare the exchanges for questions of other ranks (peers.py)."""
+    """Note that ranks will ask each other questions (peers.py); sums over GPUs then wait for all ranks first."""
     _Group.questions = True
 
 

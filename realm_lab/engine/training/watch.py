@@ -27,7 +27,7 @@ QUANTITIES = (
     "retrieval_utility_train",  # sum_z p(z|x) RU(z|x), nats, if the sentences were also read without a passage
 )
 START = tuple(name for metric, items, _ in RETRIEVAL for name in (metric, items))
-BY_KIND = ("gold_among_candidates", "null_probability")  # also by the kind of the masked span, as NAME_KIND
+BY_KIND = ("gold_among_candidates", "null_probability")  # also logged for each kind of masked span, as NAME_KIND
 
 
 def quantities(kinds: Sequence[str]) -> list[str]:

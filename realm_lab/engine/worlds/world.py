@@ -383,7 +383,7 @@ class ToyWorld:
     def structured(
         self, kind: str, subject: str, value: str, relation: Relation, another: Relation
     ) -> Structured | None:
-        """Return the passages of the next filler article in another form; None: they are sentences."""
+        """Return the passages of the next filler article as triples or cards; None: write them as sentences."""
         return None
 
     def beside_filler(

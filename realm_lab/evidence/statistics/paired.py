@@ -23,7 +23,7 @@ from realm_lab.evidence.statistics.intervals import LEVEL, SEED, Interval, t_int
 EXACT_SEEDS = 16  # up to here all 2^n assignments of signs are counted, above it `RESAMPLES` of them are drawn
 RESAMPLES = 10_000
 BLOCK = 2**22  # numbers in memory at once
-TIED = 1e-6  # statistics this near are equal: sums in another order, or of scores that were rounded in results.csv
+TIED = 1e-6  # statistics nearer than this are equal: they differ only by rounding
 FEWEST_SEEDS = 1 + math.ceil(-math.log2(1 - LEVEL))  # with fewer no data could be significant, in any family
 
 

@@ -92,10 +92,10 @@ class _Family:
         """`studies`: [studies, seeds, tests]."""
         self.studies, self.rule = studies, rule
         flips = some_signs(rule.at_most).astype(np.float32)
-        self._looks = []  # of a look: seeds, signs, the two largest statistics of all tests, the test of the largest
+        self._looks = []  # per look: seeds, signs, the two largest statistics over all tests, the test with the largest
         for seeds in range(rule.at_least, rule.at_most + 1):
             width = min(len(flips), 2 ** (seeds - 1))
-            mine = flips[:: len(flips) // width, :seeds]  # one of the neighbours with the same first signs
+            mine = flips[:: len(flips) // width, :seeds]  # one row for each choice of the first `seeds` signs
             if self._room(seeds, width):  # else nothing can be significant yet
                 self._looks.append((seeds, mine, *self._largest(seeds, mine)))
 

@@ -108,7 +108,7 @@ class _Family(Generic[Key]):
 
     def look(self, seeds: int, going: Collection[Hashable], groups: Mapping[Key, Hashable]) -> None:
         """Add the look at that many seeds; a comparison of a stopped group keeps the statistic of the look before."""
-        flips = signs(seeds)[: 2 ** (seeds - 1)]  # without mirrors, which have the same statistics
+        flips = signs(seeds)[: 2 ** (seeds - 1)]  # half of them: the opposite signs give the same statistics
         added = {}
         for key, deltas in self._tests.items():
             if groups[key] in going:
