@@ -29,9 +29,10 @@ def memory_bytes(device: torch.device) -> int:
 
 
 def processor() -> str:
-    """Return the name of the processor and its AVX-512 and bfloat16 instruction sets."""
+    """Return the name of the processor and its AVX-512 and bfloat16 instruction sets, if it has any."""
     name, flags = environment.processor()
-    return f"{name} ({', '.join(unit for unit in ('avx512f', 'avx512_bf16', 'amx_bf16') if unit in flags)})"
+    units = ", ".join(unit for unit in ("avx512f", "avx512_bf16", "amx_bf16") if unit in flags)
+    return f"{name} ({units})" if units else name
 
 
 def seconds_of(work: Callable[[], object], device: torch.device = CPU) -> float:
